@@ -1,0 +1,231 @@
+"""A weight matrix as a format, a posterior over its factors, a prior and the rank variances λ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from rankfold.config import TensorConfig
+from rankfold.formats import Factors, TensorFormat
+from rankfold.posterior import (
+    INITIAL_STD_RATIO,
+    FactorPosterior,
+    GaussianPosterior,
+    PointPosterior,
+    at_least_float32,
+    sparing,
+    sum_of,
+)
+
+
+@final
+class BayesianTensor(nn.Module):
+    """The matrix ``A`` (I, J) behind a layer, held only as factors.
+
+    Args:
+        format: shapes and initial ranks.
+        config: prior and kind of inference.
+        weight_std: standard deviation of the initial weights.
+        matrix: start from this dense ``A`` (I, J), decomposed, instead of from random factors.
+
+    Attributes:
+        format: the format at the current ranks.
+        max_ranks: the ranks it started from.
+        factors: the posterior of the factors.
+        variance: λ of all rank groups, one after the other, (ΣR,); empty for fixed-rank training.
+        num_updates: how many times λ was updated.
+    """
+
+    variance: Tensor
+    count: Tensor
+
+    def __init__(
+        self,
+        format: TensorFormat,
+        config: TensorConfig,
+        weight_std: float,
+        *,
+        matrix: Tensor | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        dtype = dtype or torch.get_default_dtype()
+        self.format = format
+        self.max_ranks = format.ranks
+        self.inference = config.inference
+        self.weak_std = config.weak_std
+        self.num_updates = 0
+        means = format.random_factors(weight_std) if matrix is None else format.decompose(matrix.double())
+        # the common scale of the factors sets the initial posterior spread and the default η
+        scale = math.sqrt(sum(float(m.square().sum()) for m in means) / format.num_entries)
+        self.prior = config.prior.at_scale(scale)
+        means = [mean.to(device=device, dtype=dtype) for mean in means]
+        self.factors: FactorPosterior = (
+            GaussianPosterior(means, INITIAL_STD_RATIO * scale)
+            if config.inference == "bayes"
+            else PointPosterior(means)
+        )
+        kept = 0 if config.inference == "fixed" else sum(format.ranks)
+        self.register_buffer("variance", torch.ones(kept, device=device, dtype=at_least_float32(dtype)))
+        self.register_buffer("count", self._counts(), persistent=False)
+        self.update_variance(1.0)
+        self.num_updates = 0
+
+    # The weight -----------------------------------------------------------------------------------
+
+    def apply_to(self, x: Tensor, *, transposed: bool = False) -> Tensor:
+        """``x A`` (or ``x Aᵀ``) for x (B, I), with sampled factors in training, their means in eval."""
+        return self.format.apply(self.factors(), x, transposed=transposed)
+
+    def rows(self, index: Tensor) -> Tensor:
+        """Rows ``A[index]`` for index (N,), (N, J)."""
+        return self.format.rows(self.factors(), index)
+
+    def matrix(self) -> Tensor:
+        """``A`` (I, J): a sample in training, the posterior mean in eval.
+
+        By independence of the factors, rebuilding their means gives the mean of ``A`` exactly.
+        """
+        return self.format.reconstruct(self.factors())
+
+    # The prior ------------------------------------------------------------------------------------
+
+    @property
+    def has_prior(self) -> bool:
+        return self.inference != "fixed"
+
+    def variances(self) -> tuple[Tensor, ...]:
+        """λ of every rank group, views of ``variance``."""
+        return self.variance.split(list(self.format.ranks)) if self.has_prior else ()
+
+    def second_moments(self, moments: Factors | None = None) -> Tensor:
+        """``M_k = Σ μ² + σ²`` over the entries each λ governs, (ΣR,).
+
+        ``moments`` are E[u²] of every factor's entries; the posterior's own if left out.
+        """
+        moments = self.factors.second_moments() if moments is None else moments
+        return torch.cat(
+            [
+                sum_of_slices([(moments[factor], axis) for factor, axis in group.governed])
+                for group in self.format.rank_groups
+            ]
+        )
+
+    def kl(self) -> Tensor:
+        """``KL(q(Φ) ‖ p(Φ|λ))`` in nats; for point factors ``−log p(Φ|λ)`` up to a constant.
+
+        Σ_k ½ (M_k/λ_k + D_k log λ_k), the same over ungoverned factors with σ₀², and the negative
+        entropy of q.
+        """
+        if not self.has_prior:
+            return torch.zeros((), device=self.factors.mean[0].device)
+        moments = self.factors.second_moments()
+        governed = 0.5 * (self.second_moments(moments) / self.variance + self.count * self.variance.log()).sum()
+        free = [normal_cross_entropy(moments[n], self.weak_std) for n in self._ungoverned()]
+        return sum_of([governed, *free]) + self.factors.negative_entropy()
+
+    def penalty(self) -> Tensor:
+        """``−Σ log p(λ)`` in nats, up to a constant. It does not depend on the factors."""
+        return self.prior.penalty(self.variance).sum()
+
+    @torch.no_grad()
+    def update_variance(self, step_size: float) -> None:
+        """Half step 2: ``λ ← γ λ* + (1 − γ) λ`` with λ* in closed form."""
+        if self.has_prior:
+            best = self.prior.best_variance(self.second_moments(), self.count)
+            self.variance.lerp_(best.to(self.variance.dtype), step_size)
+        self.num_updates += 1
+
+    def prior_variances(self, variances: Sequence[Tensor]) -> list[Tensor]:
+        """The prior variance of every entry of every factor, broadcastable, given λ per group."""
+        values = [torch.full_like(mean, self.weak_std**2) for mean in self.factors.mean]
+        for group, variance in zip(self.format.rank_groups, variances, strict=True):
+            for factor, axis in group.governed:
+                shape = [1] * values[factor].dim()
+                shape[axis] = -1
+                values[factor] = variance.reshape(shape)
+        return values
+
+    def _ungoverned(self) -> list[int]:
+        governed = {factor for group in self.format.rank_groups for factor, _ in group.governed}
+        return [n for n in range(len(self.factors.mean)) if n not in governed]
+
+    def _counts(self) -> Tensor:
+        """D: how many entries each λ governs, at the current ranks."""
+        if not self.has_prior:
+            return torch.empty_like(self.variance)
+        shapes = self.format.factor_shapes
+        counts = [
+            float(sum(math.prod(shapes[factor]) // group.size for factor, _ in group.governed))
+            for group in self.format.rank_groups
+            for _ in range(group.size)
+        ]
+        return torch.tensor(counts, device=self.variance.device, dtype=self.variance.dtype)
+
+    # Changing ranks -------------------------------------------------------------------------------
+
+    def set_ranks(self, format: TensorFormat, variance: Tensor) -> None:
+        """Record the ranks of factors that were just replaced, and the λ that go with them."""
+        self.format = format
+        self.variance = variance
+        self.count = self._counts()
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Take on the ranks of the state that is about to be loaded."""
+        stored = [state_dict.get(f"{prefix}factors.mean.{n}") for n in range(len(self.factors.mean))]
+        if all(
+            isinstance(tensor, Tensor) and tensor.dim() == mean.dim() for tensor, mean in zip(stored, self.factors.mean)
+        ):
+            self._resize(self.format.with_ranks(self.format.ranks_of(stored)))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _resize(self, format: TensorFormat) -> None:
+        if format == self.format:
+            return
+        for parameters in self.factors.parameter_lists():
+            for parameter, shape in zip(parameters, format.factor_shapes, strict=True):
+                replace_data(parameter, parameter.data.new_zeros(shape))
+        self.set_ranks(format, self.variance.new_ones(sum(format.ranks) if self.has_prior else 0))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BayesianTensor:
+        return super()._apply(sparing(fn, (self.variance, self.count)), recurse)
+
+    def extra_repr(self) -> str:
+        return describe(self.format) + ("" if self.inference == "bayes" else f", {self.inference}")
+
+
+def describe(format: TensorFormat) -> str:
+    """A format in one line: ``TTM (28, 28) x (16, 32), ranks 20``."""
+    dims = " x ".join(str(list(folding.dims)) for folding in (format.inputs, format.outputs))
+    return f"{format.name} {dims}, ranks {list(format.ranks)}"
+
+
+def sum_of_slices(parts: Sequence[tuple[Tensor, int]]) -> Tensor:
+    """Sum tensors over all axes but one each, and the results over the parts."""
+    sums = [tensor.movedim(axis, 0).flatten(1).sum(1) for tensor, axis in parts]
+    return torch.stack(sums).sum(0)
+
+
+def normal_cross_entropy(moments: Tensor, std: float) -> Tensor:
+    """``−E[log N(u | 0, std²)]`` in nats, given E[u²] of the entries, without ½ log 2π."""
+    return 0.5 * moments.sum() / std**2 + moments.numel() * math.log(std)
+
+
+def replace_data(parameter: nn.Parameter, data: Tensor) -> None:
+    """Give a parameter data of another shape, keeping its identity.
+
+    Autograd remembers a parameter's shape in its gradient accumulator for as long as any graph
+    through it is alive. Passing through another dtype makes it forget, so that graphs built from
+    now on use the new shape even while the last loss still exists.
+    """
+    grad, parameter.grad = parameter.grad, None
+    other = torch.float16 if data.dtype != torch.float16 else torch.float32
+    parameter.data = data.new_empty(0, dtype=other)
+    parameter.data = data
+    if grad is not None and grad.shape == data.shape:
+        parameter.grad = grad

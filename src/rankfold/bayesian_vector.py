@@ -1,0 +1,41 @@
+"""A bias with its weak normal prior and, in the Bayesian mode, a normal posterior."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from rankfold.bayesian_tensor import normal_cross_entropy
+from rankfold.config import TensorConfig
+from rankfold.posterior import FactorPosterior, GaussianPosterior, PointPosterior
+
+
+@final
+class BayesianVector(nn.Module):
+    """A bias ``b`` with prior ``N(0, σ₀²)``.
+
+    Args:
+        mean: its initial value.
+        std: the initial posterior standard deviation, used in the Bayesian mode.
+    """
+
+    def __init__(self, mean: Tensor, std: float, config: TensorConfig) -> None:
+        super().__init__()
+        self.weak_std = config.weak_std
+        self.inference = config.inference
+        self.entries: FactorPosterior = (
+            GaussianPosterior([mean], std) if config.inference == "bayes" else PointPosterior([mean])
+        )
+
+    def forward(self) -> Tensor:
+        """A sample in training, the mean in eval."""
+        return self.entries()[0]
+
+    def kl(self) -> Tensor:
+        """``KL(q(b) ‖ N(0, σ₀²))`` in nats; 0 for fixed-rank training, which has no prior."""
+        if self.inference == "fixed":
+            return torch.zeros((), device=self.entries.mean[0].device)
+        moments = self.entries.second_moments()[0]
+        return normal_cross_entropy(moments, self.weak_std) + self.entries.negative_entropy()

@@ -1,0 +1,157 @@
+"""What a user asks for: a format, a rank limit, a prior. Shapes come later, from the layer.
+
+Configs are frozen and typed; a misspelt option is an error. ``config.build(I, J)`` turns one into a
+:class:`~rankfold.formats.TensorFormat` for a matrix of ``I`` inputs and ``J`` outputs.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Literal, final
+
+from rankfold import formats
+from rankfold.priors import LogUniform, ShrinkagePrior
+from rankfold.shapes import Folding, fold, is_positive_integer
+
+Inference = Literal["bayes", "map", "fixed"]
+
+
+@dataclass(frozen=True)
+class TensorConfig(ABC):
+    """Options shared by all formats.
+
+    Args:
+        max_rank: the rank to start from, one for all or one per rank of the format.
+        in_dims, out_dims: the modes of the input and output side; folded automatically if left out.
+        order: how many modes each side gets when folded automatically.
+        max_padding: the most padding that automatic folding may add, as a share of the size.
+        prior: :class:`~rankfold.LogUniform` or :class:`~rankfold.HalfCauchy`.
+        inference: ``"bayes"`` (Gaussian factors), ``"map"`` (point factors, λ kept) or
+            ``"fixed"`` (point factors, no prior: plain tensorized training at ``max_rank``).
+        init_std: standard deviation of the initial weights; the layer's own default if left out.
+        weak_std: σ₀ of the weak normal prior on biases and on a Tucker core.
+    """
+
+    max_rank: int | tuple[int, ...]
+    in_dims: tuple[int, ...] | None = field(default=None, kw_only=True)
+    out_dims: tuple[int, ...] | None = field(default=None, kw_only=True)
+    order: int | None = field(default=None, kw_only=True)
+    max_padding: float = field(default=0.05, kw_only=True)
+    prior: ShrinkagePrior = field(default_factory=LogUniform, kw_only=True)
+    inference: Inference = field(default="bayes", kw_only=True)
+    init_std: float | None = field(default=None, kw_only=True)
+    weak_std: float = field(default=1.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        for name in ("in_dims", "out_dims"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, tuple(getattr(self, name)))
+        if not isinstance(self.max_rank, int):
+            object.__setattr__(self, "max_rank", tuple(self.max_rank))
+        ranks = self.max_rank if isinstance(self.max_rank, tuple) else (self.max_rank,)
+        for rank in ranks:
+            if not is_positive_integer(rank):
+                raise ValueError(f"max_rank must be a positive integer, got {rank!r}")
+        if self.inference not in ("bayes", "map", "fixed"):
+            raise ValueError(f"inference must be 'bayes', 'map' or 'fixed', got {self.inference!r}")
+        if not isinstance(self.prior, ShrinkagePrior):
+            raise TypeError(f"prior must be rankfold.LogUniform() or rankfold.HalfCauchy(), got {self.prior!r}")
+        for name in ("init_std", "weak_std"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be positive, got {value!r}")
+
+    def build(self, in_size: int, out_size: int, *, kernel_size: int = 1) -> formats.TensorFormat:
+        """The format of a matrix of ``in_size · kernel_size`` inputs and ``out_size`` outputs.
+
+        The positions of a convolution kernel stay one whole mode, after those of the input channels.
+        """
+        inputs, outputs = self._fold(in_size, out_size)
+        if kernel_size > 1:
+            inputs = Folding(in_size * kernel_size, (*inputs.dims, kernel_size))
+            outputs = self._beside_kernel(outputs)
+        count = self._format.num_ranks(inputs, outputs)
+        ranks = self.max_rank if isinstance(self.max_rank, tuple) else (self.max_rank,) * count
+        return self._format(inputs, outputs, ranks)
+
+    @property
+    @abstractmethod
+    def _format(self) -> type[formats.TensorFormat]:
+        """The format this config asks for."""
+
+    def _fold(self, in_size: int, out_size: int) -> tuple[Folding, Folding]:
+        return (
+            fold(in_size, self.order or default_order(in_size), self.max_padding, self.in_dims),
+            fold(out_size, self.order or default_order(out_size), self.max_padding, self.out_dims),
+        )
+
+    def _beside_kernel(self, outputs: Folding) -> Folding:
+        return outputs
+
+
+@final
+@dataclass(frozen=True)
+class CP(TensorConfig):
+    """CP format: one rank, the smallest models.
+
+    >>> CP(max_rank=50, in_dims=(28, 28), out_dims=(16, 32)).build(784, 512).num_entries
+    5200
+    """
+
+    @property
+    def _format(self) -> type[formats.TensorFormat]:
+        return formats.CP
+
+
+@final
+@dataclass(frozen=True)
+class Tucker(TensorConfig):
+    """Tucker format: one rank per mode, and a core that grows with their product."""
+
+    @property
+    def _format(self) -> type[formats.TensorFormat]:
+        return formats.Tucker
+
+
+@final
+@dataclass(frozen=True)
+class TT(TensorConfig):
+    """Tensor-train format: one rank between every two neighbouring modes."""
+
+    @property
+    def _format(self) -> type[formats.TensorFormat]:
+        return formats.TensorTrain
+
+
+@final
+@dataclass(frozen=True)
+class TTM(TensorConfig):
+    """Tensor-train matrix: every core carries an input and an output mode. A good first choice."""
+
+    @property
+    def _format(self) -> type[formats.TensorFormat]:
+        return formats.TensorTrainMatrix
+
+    def _fold(self, in_size: int, out_size: int) -> tuple[Folding, Folding]:
+        given = [len(dims) for dims in (self.in_dims, self.out_dims) if dims is not None]
+        order = self.order or (given[0] if given else default_pairs(in_size, out_size))
+        inputs = fold(in_size, order, self.max_padding, self.in_dims)
+        outputs = fold(out_size, order, self.max_padding, self.out_dims)
+        if self.out_dims is None:  # pair large with small, so that the cores are of similar size
+            outputs = Folding(out_size, outputs.dims[::-1])
+        return inputs, outputs
+
+    def _beside_kernel(self, outputs: Folding) -> Folding:
+        return Folding(outputs.size, (*outputs.dims, 1))
+
+
+def default_order(size: int) -> int:
+    """How many modes a side of ``size`` gets: modes of about 24, at most three."""
+    return min(3, max(1, round(math.log(size) / math.log(24))))
+
+
+def default_pairs(in_size: int, out_size: int) -> int:
+    """How many mode pairs a TTM gets: modes of about 6, two to four pairs."""
+    return min(4, max(2, round(0.5 * math.log(in_size * out_size) / math.log(6))))

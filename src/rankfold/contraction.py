@@ -1,0 +1,142 @@
+"""The cheapest way to contract a network of small tensors, alone or with a batch.
+
+A contraction is planned once per set of shapes: candidate orders come from opt_einsum and are
+compared by an estimate of time, ``operations + bytes moved``. Rebuilding the weight first is one
+of the orders, so the choice between rebuilding and contracting falls out of the same comparison.
+Backward costs twice the forward of every pairwise step, whatever the order, so ranking by forward
+cost ranks the sum of both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import opt_einsum
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+Shapes = tuple[tuple[int, ...], ...]
+
+# One byte moved costs as much time as this many floating-point operations, and starting one
+# operation as much as this many: round numbers between those of CPUs and GPUs.
+_OPERATIONS_PER_BYTE = 8.0
+_OPERATIONS_PER_STEP = 5e5
+_BYTES_PER_ENTRY = 4.0
+
+# Batched contractions are cut into chunks whose largest intermediate has at most this many entries.
+_CHUNK_ENTRIES = 1 << 24
+
+
+class Step(NamedTuple):
+    """Contract the operands at two positions and append the result."""
+
+    first: int
+    second: int
+    equation: str
+
+
+class Plan(NamedTuple):
+    steps: tuple[Step, ...]
+    cost: float
+    largest_intermediate: int
+
+
+def contract(equation: str, *operands: Tensor) -> Tensor:
+    """Like ``torch.einsum``, in the planned order.
+
+    >>> contract("ab,bc->ac", torch.ones(2, 3), torch.ones(3, 4)).shape
+    torch.Size([2, 4])
+    """
+    return _run(plan(equation, tuple(tuple(x.shape) for x in operands)), operands)
+
+
+def contract_batch(equation: str, batched: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensor:
+    """Contract ``batched`` operands (batch first) with ``shared`` ones, in bounded memory.
+
+    The batch is cut so that no intermediate grows past a fixed size; when there is more than one
+    chunk, backward recomputes the intermediates instead of keeping them.
+    """
+    batch = batched[0].shape[0]
+    shapes = tuple(tuple(x.shape) for x in (*batched, *shared))
+    chosen = plan(equation, shapes)
+    chunks = -(-chosen.largest_intermediate // _CHUNK_ENTRIES)
+    if chunks <= 1 or batch <= 1:
+        return _run(chosen, (*batched, *shared))
+    size = -(-batch // min(chunks, batch))
+    return torch.cat(
+        [
+            checkpoint(contract, equation, *parts, *shared, use_reentrant=False, preserve_rng_state=False)
+            for parts in zip(*(x.split(size) for x in batched), strict=True)
+        ]
+    )
+
+
+def rebuilding_is_cheaper(equation: str, shapes: Shapes, rebuild: str, batch: int) -> bool:
+    """Whether to form the weight with ``rebuild`` and multiply, rather than contract the batch.
+
+    ``shapes`` are those of the factors; ``equation`` is the contraction of batch and factors with
+    the batch, of shape ``(batch, …)``, as its first operand.
+    """
+    inputs, output = rebuild.split("->")
+    size = dict(_letter_sizes(inputs.split(","), shapes))
+    first, target = equation.split("->")[0].split(",")[0], equation.split("->")[1]
+    size[first[0]] = batch
+    whole = plan(equation, (tuple(size[c] for c in first), *shapes))
+    weight = plan(rebuild, shapes)
+    product = _step_cost(first, output, target, size)
+    return weight.cost + product <= whole.cost
+
+
+@lru_cache(maxsize=16384)
+def plan(equation: str, shapes: Shapes) -> Plan:
+    """The cheapest of a few good orders for ``equation`` with operands of these shapes."""
+    inputs, output = equation.split("->")
+    terms = inputs.split(",")
+    if len(terms) == 1:
+        return Plan((), 0.0, math.prod(shapes[0]))
+    searches = ("optimal",) if len(terms) <= 5 else ("greedy", "branch-2")
+    paths = [opt_einsum.contract_path(equation, *shapes, shapes=True, optimize=s)[0] for s in searches]
+    paths.append([(0, 1)] + [(0, n) for n in range(len(terms) - 2, 0, -1)])  # left to right
+    return min((_follow(path, terms, output, shapes) for path in paths), key=lambda p: p.cost)
+
+
+def _follow(path: Sequence[tuple[int, ...]], terms: Sequence[str], output: str, shapes: Shapes) -> Plan:
+    """Turn a path into pairwise steps and add up what they cost."""
+    size = dict(_letter_sizes(terms, shapes))
+    terms = list(terms)
+    steps, cost, largest = [], 0.0, 0
+    for positions in path:
+        if len(positions) == 1:
+            continue
+        second, first = sorted(positions)[1], sorted(positions)[0]
+        b, a = terms.pop(second), terms.pop(first)
+        wanted = set(output).union(*terms)
+        target = "".join(c for c in dict.fromkeys(a + b) if c in wanted) if terms else output
+        steps.append(Step(first, second, f"{a},{b}->{target}"))
+        cost += _step_cost(a, b, target, size)
+        largest = max(largest, math.prod(size[c] for c in target))
+        terms.append(target)
+    return Plan(tuple(steps), cost, largest)
+
+
+def _step_cost(a: str, b: str, target: str, size: dict[str, int]) -> float:
+    operations = 2.0 * math.prod(size[c] for c in set(a + b))
+    entries = sum(math.prod(size[c] for c in term) for term in (a, b, target))
+    return operations + _OPERATIONS_PER_BYTE * _BYTES_PER_ENTRY * entries + _OPERATIONS_PER_STEP
+
+
+def _letter_sizes(terms: Sequence[str], shapes: Shapes) -> list[tuple[str, int]]:
+    return [pair for term, shape in zip(terms, shapes, strict=True) for pair in zip(term, shape, strict=True)]
+
+
+def _run(chosen: Plan, operands: Sequence[Tensor]) -> Tensor:
+    live = list(operands)
+    for step in chosen.steps:
+        b = live.pop(step.second)
+        a = live.pop(step.first)
+        live.append(torch.einsum(step.equation, a, b))
+    return live[0]

@@ -1,0 +1,217 @@
+"""What the four tensor formats share: everything but their shapes.
+
+A format describes a matrix ``A`` of ``I`` inputs and ``J`` outputs folded into modes
+``I_1 … I_p`` and ``J_1 … J_q``, and held as factors. It owns no parameters: every method takes
+the factors. A format is fully described by three facts (the shapes of its factors, the index
+letters on them, the rank groups), so rebuilding, applying, fetching rows, inner products,
+initialising and cutting ranks are each written once, here.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rankfold.contraction import contract, contract_batch, rebuilding_is_cheaper
+from rankfold.shapes import Folding, is_positive_integer
+
+Factors = Sequence[Tensor]
+
+# Index letters: modes of the input, modes of the output, ranks, and the batch.
+INPUT = "abcdefgh"
+OUTPUT = "ijklmnop"
+RANK = "qrstuvwxyzZYXWVUT"
+_OTHER_RANK = "ACDEFGHIJKLMNOPQR"  # the second set of factors of an inner product
+_BATCH = "B"
+MAX_MODES = len(INPUT)
+
+
+@dataclass(frozen=True)
+class RankGroup:
+    """One rank index: where it lives, and whose prior variance its λ sets.
+
+    Attributes:
+        size: the current rank ``R_n``.
+        axes: every ``(factor, axis)`` the rank index lives on; cutting a rank cuts all of them.
+        governed: the ``(factor, axis)`` pairs whose entries have prior variance ``λ_k``.
+    """
+
+    size: int
+    axes: tuple[tuple[int, int], ...]
+    governed: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class TensorFormat(ABC):
+    """A folded matrix ``A`` (I, J) in one of the four formats, at given ranks."""
+
+    inputs: Folding
+    outputs: Folding
+    ranks: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ranks", tuple(self.ranks))
+        for side, folding in (("input", self.inputs), ("output", self.outputs)):
+            if len(folding.dims) > MAX_MODES:
+                raise ValueError(f"at most {MAX_MODES} {side} modes are supported, got {folding.dims}")
+        for rank in self.ranks:
+            if not is_positive_integer(rank):
+                raise ValueError(f"max_rank must be a positive integer, got {rank!r}")
+        if len(self.ranks) != self.num_ranks(self.inputs, self.outputs):
+            raise ValueError(
+                f"{self.name} with input modes {self.inputs.dims} and output modes {self.outputs.dims} "
+                f"has {self.num_ranks(self.inputs, self.outputs)} ranks, got {len(self.ranks)}: {self.ranks}"
+            )
+
+    # What a format must say of itself ---------------------------------------------------------
+
+    name: ClassVar[str]
+
+    @staticmethod
+    @abstractmethod
+    def num_ranks(inputs: Folding, outputs: Folding) -> int:
+        """How many ranks the format has for these modes."""
+
+    @property
+    @abstractmethod
+    def factor_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shape of every factor."""
+
+    @property
+    @abstractmethod
+    def subscripts(self) -> tuple[str, ...]:
+        """Index letters of every factor, as in einsum."""
+
+    @property
+    @abstractmethod
+    def rank_groups(self) -> tuple[RankGroup, ...]:
+        """One group per rank, in the order of ``ranks``."""
+
+    @property
+    @abstractmethod
+    def useful_ranks(self) -> tuple[int, ...]:
+        """The largest rank each group can use; more is allowed but adds nothing."""
+
+    @abstractmethod
+    def _decompose(self, tensor: Tensor) -> list[Tensor]:
+        """Factors that approximate ``tensor`` (I_1, …, I_p, J_1, …, J_q)."""
+
+    # Written once for all formats --------------------------------------------------------------
+
+    @property
+    def num_entries(self) -> int:
+        """How many numbers the factors hold."""
+        return sum(math.prod(shape) for shape in self.factor_shapes)
+
+    @property
+    def _input_letters(self) -> str:
+        return INPUT[: len(self.inputs.dims)]
+
+    @property
+    def _output_letters(self) -> str:
+        return OUTPUT[: len(self.outputs.dims)]
+
+    def reconstruct(self, factors: Factors) -> Tensor:
+        """The matrix ``A`` (I, J), padding cut away."""
+        tensor = contract(self._rebuild_equation, *factors)
+        matrix = tensor.reshape(self.inputs.padded_size, self.outputs.padded_size)
+        return matrix[: self.inputs.size, : self.outputs.size]
+
+    def apply(self, factors: Factors, x: Tensor, *, transposed: bool = False) -> Tensor:
+        """``x A``: x (B, I) to (B, J); transposed, ``x Aᵀ``: x (B, J) to (B, I).
+
+        Rebuilds ``A`` or contracts ``x`` through the factors, whichever is cheaper.
+        """
+        source, target = (self.outputs, self.inputs) if transposed else (self.inputs, self.outputs)
+        letters = (self._output_letters, self._input_letters)
+        first, last = letters if transposed else letters[::-1]
+        equation = f"{_BATCH}{first},{','.join(self.subscripts)}->{_BATCH}{last}"
+        if rebuilding_is_cheaper(equation, self.factor_shapes, self._rebuild_equation, x.shape[0]):
+            matrix = self.reconstruct(factors)
+            return x @ (matrix.T if transposed else matrix)
+        folded = F.pad(x, (0, source.padded_size - source.size)).reshape(-1, *source.dims)
+        return contract(equation, folded, *factors).reshape(-1, target.padded_size)[:, : target.size]
+
+    def rows(self, factors: Factors, index: Tensor) -> Tensor:
+        """Rows ``A[index]``: index (N,) to (N, J), without forming ``A``."""
+        parts = dict(zip(self._input_letters, self.inputs.unravel(index), strict=True))
+        batched, shared, batched_terms, shared_terms = [], [], [], []
+        for factor, term in zip(factors, self.subscripts, strict=True):
+            letter = next((c for c in term if c in parts), None)
+            if letter is None:
+                shared.append(factor)
+                shared_terms.append(term)
+            else:
+                batched.append(factor.movedim(term.index(letter), 0).index_select(0, parts[letter]))
+                batched_terms.append(_BATCH + term.replace(letter, ""))
+        equation = f"{','.join(batched_terms + shared_terms)}->{_BATCH}{self._output_letters}"
+        rows = contract_batch(equation, batched, shared)
+        return rows.reshape(-1, self.outputs.padded_size)[:, : self.outputs.size]
+
+    def inner(self, factors: Factors, others: Factors) -> Tensor:
+        """``⟨A, A'⟩`` of two sets of factors, at any ranks, through Gram matrices alone."""
+        rename = str.maketrans(RANK, _OTHER_RANK)
+        primed = [term.translate(rename) for term in self.subscripts]
+        return contract(f"{','.join((*self.subscripts, *primed))}->", *factors, *others)
+
+    def norm(self, factors: Factors) -> Tensor:
+        """Frobenius norm of ``A``, padding included, in float64."""
+        exact = [factor.detach().double() for factor in factors]
+        return self.inner(exact, exact).clamp(min=0.0).sqrt()
+
+    def factor_std(self, weight_std: float) -> float:
+        """Standard deviation of factor entries that gives weights of standard deviation ``weight_std``.
+
+        Independent entries of variance s² give weights of variance ``∏R · s^(2F)`` for F factors.
+        """
+        return float((weight_std**2 / math.prod(self.ranks)) ** (0.5 / len(self.factor_shapes)))
+
+    def random_factors(self, weight_std: float, generator: torch.Generator | None = None) -> list[Tensor]:
+        """Gaussian factors, scaled so that the weights' root mean square is ``weight_std`` exactly."""
+        factors = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in self.factor_shapes]
+        target = weight_std * math.sqrt(self.inputs.padded_size * self.outputs.padded_size)
+        scale = (target / self.norm(factors)) ** (1.0 / len(factors))
+        return [factor * scale for factor in factors]
+
+    def decompose(self, matrix: Tensor) -> list[Tensor]:
+        """Factors of these ranks that approximate ``matrix`` (I, J), all of the same magnitude."""
+        expected = (self.inputs.size, self.outputs.size)
+        if tuple(matrix.shape) != expected:
+            raise ValueError(f"the matrix to decompose must have shape {expected}, got {tuple(matrix.shape)}")
+        below, right = self.inputs.padded_size - expected[0], self.outputs.padded_size - expected[1]
+        padded = F.pad(matrix.detach(), (0, right, 0, below))
+        return _balance(self._decompose(padded.reshape(*self.inputs.dims, *self.outputs.dims)))
+
+    def with_ranks(self, ranks: Sequence[int]) -> Self:
+        """The same format at other ranks."""
+        return replace(self, ranks=tuple(ranks))
+
+    def restrict(self, tensors: Factors, keep: Sequence[Tensor]) -> list[Tensor]:
+        """Cut factor-shaped ``tensors`` down to the ranks ``keep`` (one index tensor per group)."""
+        kept = list(tensors)
+        for group, index in zip(self.rank_groups, keep, strict=True):
+            for factor, axis in group.axes:
+                kept[factor] = kept[factor].index_select(axis, index.to(kept[factor].device))
+        return kept
+
+    def ranks_of(self, factors: Factors) -> tuple[int, ...]:
+        """The ranks that factors of this format have, read off their shapes."""
+        return tuple(factors[g.axes[0][0]].shape[g.axes[0][1]] for g in self.rank_groups)
+
+    @property
+    def _rebuild_equation(self) -> str:
+        return f"{','.join(self.subscripts)}->{self._input_letters}{self._output_letters}"
+
+
+def _balance(factors: list[Tensor]) -> list[Tensor]:
+    """Rescale factors to one common root mean square; their product is unchanged."""
+    sizes = [factor.double().square().mean().sqrt().clamp(min=1e-30) for factor in factors]
+    common = torch.stack(sizes).log().mean().exp()
+    return [factor * (common / size).to(factor.dtype) for factor, size in zip(factors, sizes, strict=True)]

@@ -1,0 +1,102 @@
+"""Decomposing a dense tensor: TT-SVD, HOOI and CP by alternating least squares.
+
+All work in float64 and return factors of exactly the ranks asked for: ranks the tensor cannot use
+are filled with zeros. The result has the tensor's dtype.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rankfold.contraction import contract
+
+_LETTERS = "abcdefghijklmnop"
+
+
+def tt_svd(tensor: Tensor, ranks: Sequence[int]) -> list[Tensor]:
+    """Cores (R_{n-1}, I_n, R_n) of the quasi-best tensor train: one truncated SVD per bond."""
+    dims, cores, left = tensor.shape, [], 1
+    remainder = tensor.double()
+    for n, rank in enumerate(ranks):
+        u, s, vt = torch.linalg.svd(remainder.reshape(left * dims[n], -1), full_matrices=False)
+        kept = min(rank, s.numel())
+        core = F.pad(u[:, :kept], (0, rank - kept)).reshape(left, dims[n], rank)
+        remainder = F.pad(s[:kept, None] * vt[:kept], (0, 0, 0, rank - kept))
+        cores.append(core.to(tensor.dtype))
+        left = rank
+    return [*cores, remainder.reshape(left, dims[-1], 1).to(tensor.dtype)]
+
+
+def hooi(tensor: Tensor, ranks: Sequence[int], sweeps: int = 10) -> list[Tensor]:
+    """Tucker factors (I_n, R_n) and core: truncated HOSVD, refined by orthogonal iteration."""
+    exact, order = tensor.double(), tensor.dim()
+    factors = [_leading_columns(exact, n, ranks[n]) for n in range(order)]
+    for _ in range(sweeps):
+        for n in range(order):
+            factors[n] = _leading_columns(_project(exact, factors, skip=n), n, ranks[n])
+    return [factor.to(tensor.dtype) for factor in (*factors, _project(exact, factors))]
+
+
+def cp_als(tensor: Tensor, rank: int, sweeps: int = 200, tolerance: float = 1e-9) -> list[Tensor]:
+    """CP factors (I_n, R) by alternating least squares, with a vanishing ridge for stability."""
+    exact, order = tensor.double(), tensor.dim()
+    generator = torch.Generator().manual_seed(0)
+    factors = [_cp_start(exact, n, rank, generator) for n in range(order)]
+    squared_norm, last_error = exact.square().sum(), torch.inf
+    for _ in range(sweeps):
+        for n in range(order):
+            target = _khatri_rao_product(exact, factors, n)  # (I_n, R)
+            gram = _gram_product([f for m, f in enumerate(factors) if m != n])  # (R, R)
+            ridge = 1e-10 * gram.diagonal().mean().clamp(min=1e-300)
+            factors[n] = torch.linalg.solve(gram + ridge * torch.eye(rank).to(gram), target, left=False)
+        # ‖A − Â‖² = ‖A‖² − 2⟨A, Â⟩ + ‖Â‖²; the last solve gives ⟨A, Â⟩ for free
+        error = squared_norm - 2 * (target * factors[-1]).sum() + _gram_product(factors).sum()
+        factors = _equal_columns(factors)
+        if last_error - float(error) < tolerance * float(squared_norm):
+            break
+        last_error = float(error)
+    return [factor.to(tensor.dtype) for factor in factors]
+
+
+def _leading_columns(tensor: Tensor, mode: int, rank: int) -> Tensor:
+    """The leading left singular vectors of the mode unfolding, filled up with zero columns."""
+    unfolded = tensor.movedim(mode, 0).reshape(tensor.shape[mode], -1)
+    u = torch.linalg.svd(unfolded, full_matrices=False).U[:, :rank]
+    return F.pad(u, (0, rank - u.shape[1]))
+
+
+def _project(tensor: Tensor, factors: Sequence[Tensor], skip: int | None = None) -> Tensor:
+    """``A ×_n U^(n)ᵀ`` over all modes but ``skip``."""
+    for n, factor in enumerate(factors):
+        if n != skip:
+            tensor = torch.tensordot(tensor, factor, dims=([n], [0])).movedim(-1, n)
+    return tensor
+
+
+def _cp_start(tensor: Tensor, mode: int, rank: int, generator: torch.Generator) -> Tensor:
+    """Leading singular vectors of the unfolding, filled up with random columns."""
+    columns = _leading_columns(tensor, mode, min(rank, tensor.shape[mode]))
+    noise = torch.randn(tensor.shape[mode], rank - columns.shape[1], generator=generator, dtype=torch.float64)
+    return torch.cat([columns, noise.to(tensor.device) / tensor.shape[mode] ** 0.5], dim=1)
+
+
+def _khatri_rao_product(tensor: Tensor, factors: Sequence[Tensor], mode: int) -> Tensor:
+    """The mode unfolding times the Khatri–Rao product of the other factors, (I_mode, R)."""
+    modes = _LETTERS[: tensor.dim()]
+    terms = [f"{c}z" for n, c in enumerate(modes) if n != mode]
+    others = [f for n, f in enumerate(factors) if n != mode]
+    return contract(f"{modes},{','.join(terms)}->{modes[mode]}z", tensor, *others)
+
+
+def _gram_product(factors: Sequence[Tensor]) -> Tensor:
+    """The entrywise product of the Gram matrices ``U^(n)ᵀ U^(n)``, (R, R)."""
+    return torch.stack([f.T @ f for f in factors]).prod(0)
+
+
+def _equal_columns(factors: Sequence[Tensor]) -> list[Tensor]:
+    """Give the columns of one rank-1 term the same norm in every factor."""
+    norms = torch.stack([f.norm(dim=0).clamp(min=1e-300) for f in factors])  # (d, R)
+    common = norms.log().mean(0).exp()
+    return [f * (common / n) for f, n in zip(factors, norms, strict=True)]

@@ -1,0 +1,6 @@
+"""Tensorized layers with the signatures of ``torch.nn``."""
+
+from rankfold.layers.base import TensorizedLayer
+from rankfold.layers.linear import Linear
+
+__all__ = ["Linear", "TensorizedLayer"]

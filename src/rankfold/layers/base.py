@@ -1,0 +1,120 @@
+"""What all tensorized layers share: a tensor, perhaps a bias, and ways from and to ``torch.nn``."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from rankfold.bayesian_tensor import BayesianTensor, describe
+from rankfold.bayesian_vector import BayesianVector
+from rankfold.config import TensorConfig
+from rankfold.posterior import INITIAL_STD_RATIO
+
+
+class TensorizedLayer(nn.Module, ABC):
+    """A layer whose weight exists only as factors.
+
+    Attributes:
+        tensor: the weight.
+        bias_vector: the bias, or ``None``.
+        config: the options the layer was made with.
+    """
+
+    tensor: BayesianTensor
+    bias_vector: BayesianVector | None
+    config: TensorConfig
+
+    @property
+    @abstractmethod
+    def weight(self) -> Tensor:
+        """The dense weight in the layout of ``torch.nn``: a sample in training, the mean in eval.
+
+        It is rebuilt on every access, for code that reaches into a layer; ``forward`` does without.
+        """
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The bias: a sample in training, the mean in eval."""
+        return None if self.bias_vector is None else self.bias_vector()
+
+    @classmethod
+    @abstractmethod
+    def from_dense(
+        cls, dense: nn.Module, config: TensorConfig, *, trained: bool = False, device: torch.device | None = None
+    ) -> Self:
+        """A tensorized twin of a ``torch.nn`` layer.
+
+        Args:
+            trained: start from the layer's weight and bias, the weight decomposed. Otherwise start from
+                random factors that give weights of the same standard deviation.
+            device: where to put it; the dense layer's device if left out.
+        """
+
+    @abstractmethod
+    def to_dense(self) -> nn.Module:
+        """The ``torch.nn`` layer with the posterior mean as its weight."""
+
+    def __repr__(self) -> str:
+        mode = "" if self.config.inference == "bayes" else f", {self.config.inference}"
+        return f"{type(self).__name__}({self.extra_repr()}, {describe(self.tensor.format)}{mode})"
+
+
+def uniform_std(fan_in: int) -> float:
+    """Standard deviation of torch.nn's default weights, uniform on ±1/√fan_in."""
+    return 1.0 / math.sqrt(3.0 * fan_in)
+
+
+def make_bias(
+    size: int, fan_in: int, config: TensorConfig, device: torch.device | str | None, dtype: torch.dtype | None
+) -> BayesianVector:
+    """A bias as torch.nn makes it, uniform on ±1/√fan_in."""
+    bound = 1.0 / math.sqrt(fan_in)
+    mean = torch.empty(size, device=device, dtype=dtype).uniform_(-bound, bound)
+    return BayesianVector(mean, INITIAL_STD_RATIO * uniform_std(fan_in), config)
+
+
+def like_dense(config: TensorConfig, weight: Tensor, default_std: float) -> TensorConfig:
+    """``config`` with the initial standard deviation of a dense ``weight``, unless it names its own.
+
+    A weight on the meta device has no values; then it is torch.nn's default.
+    """
+    if config.init_std is not None:
+        return config
+    if weight.is_meta or weight.numel() < 2:
+        return replace(config, init_std=default_std)
+    std = float(weight.detach().float().std())
+    return replace(config, init_std=std if std > 0 else default_std)
+
+
+@contextmanager
+def posterior_mean(*modules: nn.Module) -> Iterator[None]:
+    """Within this context the modules and all below them are in eval mode, so weights are their means."""
+    training = {m: m.training for module in modules for m in module.modules()}
+    for module in modules:
+        module.eval()
+    try:
+        yield
+    finally:
+        for m, mode in training.items():
+            m.training = mode
+
+
+def copy_bias_(vector: BayesianVector | None, bias: Tensor | None) -> None:
+    """Start from the bias of a dense layer, unless it has no values."""
+    if vector is not None and bias is not None and not bias.is_meta:
+        with torch.no_grad():
+            vector.entries.mean[0].copy_(bias)
+
+
+def real_device(tensor: Tensor, device: torch.device | None) -> torch.device:
+    """Where a tensorized twin of a layer goes: ``device``, else the layer's own, never ``meta``."""
+    if device is not None:
+        return device
+    return torch.device("cpu") if tensor.is_meta else tensor.device

@@ -1,0 +1,130 @@
+"""What is learned about a set of arrays: a Gaussian for every entry, or a point.
+
+The arrays are the factors of a tensor, or a bias. Both posteriors share one interface, so that the
+Bayesian, MAP and fixed-rank modes differ only in which of them a layer owns.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+# Posterior standard deviations start at this fraction of the scale of what they belong to.
+INITIAL_STD_RATIO = 0.1
+
+
+class FactorPosterior(nn.Module, ABC):
+    """A factorised distribution over arrays; sampled in training mode, its mean in eval mode."""
+
+    mean: nn.ParameterList
+
+    def forward(self) -> list[Tensor]:
+        return self.sample() if self.training else list(self.mean)
+
+    @abstractmethod
+    def sample(self, generator: torch.Generator | None = None) -> list[Tensor]:
+        """One reparametrised draw, ``u = μ + σ z``."""
+
+    @abstractmethod
+    def second_moments(self) -> list[Tensor]:
+        """``E[u²] = μ² + σ²`` of every entry, in at least float32."""
+
+    @abstractmethod
+    def negative_entropy(self) -> Tensor:
+        """``E[log q(u)]`` in nats, without the constant that cancels in the KL."""
+
+    @abstractmethod
+    def parameter_lists(self) -> tuple[nn.ParameterList, ...]:
+        """Every list of parameters shaped like the arrays; pruning cuts all of them alike."""
+
+
+@final
+class GaussianPosterior(FactorPosterior):
+    """``q(u) = N(μ, σ²)`` independently for every entry, with ``log σ`` as the parameter.
+
+    Args:
+        means: the initial means.
+        std: the initial standard deviation of every entry.
+    """
+
+    def __init__(self, means: Iterable[Tensor], std: float) -> None:
+        super().__init__()
+        self.mean = nn.ParameterList(means)
+        log_std = torch.tensor(std).log().item()
+        self.log_std = nn.ParameterList(
+            torch.full_like(mean, log_std, dtype=at_least_float32(mean.dtype)) for mean in self.mean
+        )
+
+    def sample(self, generator: torch.Generator | None = None) -> list[Tensor]:
+        return [
+            (mean + log_std.exp() * _standard_normal(log_std, generator)).to(mean.dtype)
+            for mean, log_std in zip(self.mean, self.log_std, strict=True)
+        ]
+
+    def second_moments(self) -> list[Tensor]:
+        return [
+            mean.to(log_std.dtype).square() + (2.0 * log_std).exp()
+            for mean, log_std in zip(self.mean, self.log_std, strict=True)
+        ]
+
+    def negative_entropy(self) -> Tensor:
+        # E[log N(u | μ, σ²)] = −log σ − ½ − ½ log 2π
+        return -sum_of(log_std.sum() + 0.5 * log_std.numel() for log_std in self.log_std)
+
+    def parameter_lists(self) -> tuple[nn.ParameterList, ...]:
+        return (self.mean, self.log_std)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GaussianPosterior:
+        return super()._apply(sparing(fn, self.log_std), recurse)
+
+
+@final
+class PointPosterior(FactorPosterior):
+    """All mass on one point: MAP and fixed-rank training."""
+
+    def __init__(self, means: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.mean = nn.ParameterList(means)
+
+    def sample(self, generator: torch.Generator | None = None) -> list[Tensor]:
+        return list(self.mean)
+
+    def second_moments(self) -> list[Tensor]:
+        return [mean.to(at_least_float32(mean.dtype)).square() for mean in self.mean]
+
+    def negative_entropy(self) -> Tensor:
+        return torch.zeros((), device=self.mean[0].device)
+
+    def parameter_lists(self) -> tuple[nn.ParameterList, ...]:
+        return (self.mean,)
+
+
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """The dtype for λ and log-stds beside factors of ``dtype``."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def sparing(fn: Callable[[Tensor], Tensor], precise: Iterable[Tensor]) -> Callable[[Tensor], Tensor]:
+    """``fn`` of ``Module._apply``, but moving the ``precise`` tensors without lowering their precision."""
+    spared = {id(tensor) for tensor in precise}
+
+    def convert(tensor: Tensor) -> Tensor:
+        converted = fn(tensor)
+        lowered = converted.dtype != at_least_float32(converted.dtype)
+        return tensor.to(converted.device) if lowered and id(tensor) in spared else converted
+
+    return convert
+
+
+def sum_of(terms: Iterable[Tensor]) -> Tensor:
+    return torch.stack(list(terms)).sum()
+
+
+def _standard_normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    if generator is None:
+        return torch.randn_like(like)
+    return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=generator.device).to(like.device)
