@@ -101,7 +101,7 @@ class BayesianTensor(nn.Module):
 
     def variances(self) -> tuple[Tensor, ...]:
         """λ of every rank group, views of ``variance``."""
-        return self.variance.split(list(self.format.ranks)) if self.has_prior else ()
+        return torch.split(self.variance, list(self.format.ranks)) if self.has_prior else ()
 
     def second_moments(self, moments: Factors | None = None) -> Tensor:
         """``M_k = Σ μ² + σ²`` over the entries each λ governs, (ΣR,).
@@ -177,10 +177,9 @@ class BayesianTensor(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Take on the ranks of the state that is about to be loaded."""
-        stored = [state_dict.get(f"{prefix}factors.mean.{n}") for n in range(len(self.factors.mean))]
-        if all(
-            isinstance(tensor, Tensor) and tensor.dim() == mean.dim() for tensor, mean in zip(stored, self.factors.mean)
-        ):
+        keys = [f"{prefix}factors.mean.{n}" for n in range(len(self.factors.mean))]
+        stored = [state_dict[key] for key in keys if key in state_dict]
+        if [tensor.dim() for tensor in stored] == [mean.dim() for mean in self.factors.mean]:
             self._resize(self.format.with_ranks(self.format.ranks_of(stored)))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
@@ -193,10 +192,16 @@ class BayesianTensor(nn.Module):
         self.set_ranks(format, self.variance.new_ones(sum(format.ranks) if self.has_prior else 0))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BayesianTensor:
-        return super()._apply(sparing(fn, (self.variance, self.count)), recurse)
+        super()._apply(sparing(fn, (self.variance, self.count)), recurse)  # type: ignore[no-untyped-call]
+        return self
 
     def extra_repr(self) -> str:
         return describe(self.format) + ("" if self.inference == "bayes" else f", {self.inference}")
+
+
+def tensors_of(model: nn.Module) -> dict[str, BayesianTensor]:
+    """Every tensor of a model by its name; a shared one appears once."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, BayesianTensor)}
 
 
 def describe(format: TensorFormat) -> str:

@@ -193,13 +193,17 @@ class TensorFormat(ABC):
         """The same format at other ranks."""
         return replace(self, ranks=tuple(ranks))
 
-    def restrict(self, tensors: Factors, keep: Sequence[Tensor]) -> list[Tensor]:
-        """Cut factor-shaped ``tensors`` down to the ranks ``keep`` (one index tensor per group)."""
-        kept = list(tensors)
+    def cut(self, factor: int, tensor: Tensor, keep: Sequence[Tensor]) -> Tensor:
+        """Cut a tensor shaped like one factor down to the ranks ``keep`` (one index tensor per group)."""
         for group, index in zip(self.rank_groups, keep, strict=True):
-            for factor, axis in group.axes:
-                kept[factor] = kept[factor].index_select(axis, index.to(kept[factor].device))
-        return kept
+            for owner, axis in group.axes:
+                if owner == factor:
+                    tensor = tensor.index_select(axis, index.to(tensor.device))
+        return tensor
+
+    def restrict(self, tensors: Factors, keep: Sequence[Tensor]) -> list[Tensor]:
+        """Cut all factor-shaped ``tensors`` down to the ranks ``keep``."""
+        return [self.cut(n, tensor, keep) for n, tensor in enumerate(tensors)]
 
     def ranks_of(self, factors: Factors) -> tuple[int, ...]:
         """The ranks that factors of this format have, read off their shapes."""

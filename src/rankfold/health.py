@@ -1,0 +1,88 @@
+"""Noticing numbers that are not finite without waiting for the device at every step.
+
+A flag on the device collects trouble; it is read every few steps, together with a look at all
+parameters. As long as all is well a snapshot is kept, to which training can return.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+
+class NumericalFault(FloatingPointError):
+    """A parameter or the KL became NaN or infinite; ``ranks.restore()`` returns to the last good state."""
+
+
+@final
+class Health:
+    """Watches a model, and keeps the last state in which everything was finite.
+
+    Args:
+        snapshots: whether to keep copies of the model's and the optimizers' state.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimizers: Sequence[Optimizer], device: torch.device, snapshots: bool
+    ) -> None:
+        self.model = model
+        self.optimizers = optimizers
+        self.snapshots = snapshots
+        self.fault = torch.zeros((), dtype=torch.bool, device=device)
+        self.last_good_step: int | None = None
+        self._model_state: dict[str, Any] = {}
+        self._optimizer_states: list[dict[str, Any]] = []
+
+    def note(self, value: Tensor) -> None:
+        """Raise the flag if ``value`` is not finite; costs no synchronisation."""
+        self.fault.logical_or_(~torch.isfinite(value.detach()))
+
+    def check(self, step: int) -> None:
+        """Read the flag, look at all parameters, and take a snapshot or raise :class:`NumericalFault`."""
+        broken = self._broken_parameters()
+        if broken or bool(self.fault):
+            where = ", ".join(broken[:3]) + (f" and {len(broken) - 3} more" if len(broken) > 3 else "")
+            raise NumericalFault(
+                f"{where or 'the KL'} became NaN or infinite by step {step}. {self._remedy()} Then lower the learning "
+                f"rate, clip gradients, or look for bad inputs"
+            )
+        self.take_snapshot(step)
+
+    def take_snapshot(self, step: int) -> None:
+        """Remember the current state as good."""
+        self.last_good_step = step
+        if self.snapshots:
+            self._model_state = copy.deepcopy(self.model.state_dict())
+            self._optimizer_states = [copy.deepcopy(optimizer.state_dict()) for optimizer in self.optimizers]
+
+    def restore(self) -> int:
+        """Put the last good state back; the step it was taken at."""
+        if self.last_good_step is None or not self.snapshots:
+            raise RuntimeError("there is no snapshot to return to; RankDetermination(snapshots=True) keeps them")
+        self.model.load_state_dict(self._model_state)
+        for optimizer, state in zip(self.optimizers, self._optimizer_states, strict=True):
+            optimizer.load_state_dict(copy.deepcopy(state))
+        self.fault.zero_()
+        return self.last_good_step
+
+    def _broken_parameters(self) -> list[str]:
+        named = [(name, p.detach()) for name, p in self.model.named_parameters() if p.is_floating_point()]
+        finite = [torch.isfinite(p).all() for _, p in named]
+        by_device: dict[torch.device, list[int]] = {}
+        for n, flag in enumerate(finite):
+            by_device.setdefault(flag.device, []).append(n)
+        broken = []
+        for indices in by_device.values():  # one read per device
+            flags = torch.stack([finite[n] for n in indices]).tolist()
+            broken += [named[n][0] for n, ok in zip(indices, flags, strict=True) if not ok]
+        return broken
+
+    def _remedy(self) -> str:
+        if self.last_good_step is None or not self.snapshots:
+            return "There is no snapshot (snapshots=False)."
+        return f"ranks.restore() returns to the good state of step {self.last_good_step}."

@@ -1,0 +1,57 @@
+"""Parameter groups, and whether an optimizer suits a tensorized model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from rankfold.posterior import FactorPosterior, GaussianPosterior
+
+
+def param_groups(model: nn.Module, lr: float = 2e-3, weight_decay: float = 0.0) -> list[dict[str, Any]]:
+    """Parameter groups for any ``torch.optim`` optimizer.
+
+    ``weight_decay`` applies to the layers that stay dense. Factors and biases of tensorized layers
+    are decayed by their prior already, and decay would ruin log-stds, so it is 0 there.
+
+    >>> import torch, rankfold as rf
+    >>> model = torch.nn.Sequential(rf.Linear(8, 6, config=rf.CP(max_rank=3)), torch.nn.Linear(6, 2))
+    >>> optimizer = torch.optim.AdamW(rf.param_groups(model, lr=2e-3, weight_decay=0.01))
+    >>> [group["weight_decay"] for group in optimizer.param_groups]
+    [0.01, 0.0, 0.0]
+    """
+    log_std = _log_std_parameters(model)
+    governed = [p for m in model.modules() if isinstance(m, FactorPosterior) for p in m.mean]
+    special = {id(p) for p in (*log_std, *governed)}
+    dense = [p for p in model.parameters() if id(p) not in special]
+    groups = [
+        {"params": dense, "lr": lr, "weight_decay": weight_decay, "name": "dense"},
+        {"params": governed, "lr": lr, "weight_decay": 0.0, "name": "mean"},
+        {"params": log_std, "lr": lr, "weight_decay": 0.0, "name": "log_std"},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+    """Refuse optimizers that miss parameters of the model, or that decay log-stds."""
+    decay = {
+        id(p): group.get("weight_decay", 0.0) for o in optimizers for group in o.param_groups for p in group["params"]
+    }
+    missing = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in decay]
+    if missing:
+        raise ValueError(
+            f"the optimizer misses {len(missing)} parameters of the model, such as {missing[0]!r}; make it from "
+            f"rankfold.param_groups(model) after tensorize_, or freeze them with requires_grad_(False)"
+        )
+    if any(decay.get(id(p), 0.0) for p in _log_std_parameters(model)):
+        raise ValueError(
+            "the optimizer decays log standard deviations, which pulls every posterior std towards 1; "
+            "use rankfold.param_groups(model, weight_decay=...), which sets weight_decay to 0 there"
+        )
+
+
+def _log_std_parameters(model: nn.Module) -> list[nn.Parameter]:
+    return [p for m in model.modules() if isinstance(m, GaussianPosterior) for p in m.log_std]

@@ -1,0 +1,309 @@
+"""The training objective's second part and the second half step.
+
+The objective of one training step is ``mean NLL + β · w · KL / N``: nats per example. The first half
+step is the user's own ``loss.backward(); optimizer.step()``; the second sets the rank variances λ to
+their closed form, advances the warm-up and, when it is due, cuts the ranks the data do not support.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from rankfold.averaging import WindowAverage
+from rankfold.bayesian_tensor import BayesianTensor, tensors_of
+from rankfold.bayesian_vector import BayesianVector
+from rankfold.health import Health
+from rankfold.parameters import check_optimizers
+from rankfold.posterior import sum_of
+from rankfold.pruning import PruneResult, cut_dead_ranks, optimizers_of, prune_
+from rankfold.pruning_rules import PruningRule, default_rule
+from rankfold.shapes import is_positive_integer
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """When ranks are cut during training, and by which rule.
+
+    Args:
+        at: the moments at which shapes may change, as fractions of ``total_steps``; none of them before
+            the warm-up has ended. ``(1.0,)`` prunes at the end only, ``()`` never.
+        checks: how often ranks are examined between the end of the warm-up and ``total_steps``.
+        patience: a rank is cut when it was found dead at this many checks running.
+        rule: which ranks are dead; by default the information rule for Bayesian factors and the
+            norm rule for MAP.
+    """
+
+    at: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9, 1.0)
+    checks: int = 20
+    patience: int = 3
+    rule: PruningRule | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "at", tuple(self.at))
+        if any(not 0.0 < moment <= 1.0 for moment in self.at):
+            raise ValueError(f"at must hold fractions of total_steps in (0, 1], got {self.at}")
+        for name in ("checks", "patience"):
+            if not is_positive_integer(getattr(self, name)):
+                raise ValueError(f"{name} must be a positive integer, got {getattr(self, name)!r}")
+        if self.patience > self.checks:
+            raise ValueError(f"patience ({self.patience}) cannot exceed the number of checks ({self.checks})")
+
+
+@final
+class RankDetermination:
+    """Finds the ranks while the model trains.
+
+    >>> import torch, rankfold as rf
+    >>> model = torch.nn.Sequential(rf.Linear(8, 6, config=rf.CP(max_rank=3)))
+    >>> optimizer = torch.optim.Adam(rf.param_groups(model))
+    >>> ranks = rf.RankDetermination(model, optimizer, num_data=100, total_steps=40)
+    >>> for _ in range(40):
+    ...     loss = model(torch.randn(5, 8)).square().mean() + ranks.kl()
+    ...     loss.backward(); optimizer.step(); optimizer.zero_grad()
+    ...     pruned = ranks.step()
+
+    Args:
+        model: a model with tensorized layers.
+        optimizer: the optimizer, or all of them.
+        num_data: N, the number of terms that the mean NLL averages over one epoch: examples for a
+            classifier, tokens for a language model.
+        total_steps: how many times ``step()`` will be called.
+        kl_weight: w, the one trade-off: above 1 smaller models, below 1 larger ones.
+        warmup_steps: e_w, steps until β reaches 1; half of ``total_steps`` if left out.
+        step_size: γ of the incremental update of λ.
+        pruning: when and how ranks are cut during training.
+        copies: averaged copies of the model (EMA), cut together with it.
+        check_every: steps between looks for NaN and infinity.
+        snapshots: keep the last good state, for ``restore()``.
+
+    Attributes:
+        beta: β, on the model's device.
+        num_steps: how many steps were taken.
+        history: what every pruning did, with its step.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | Sequence[Optimizer],
+        num_data: int,
+        total_steps: int | None = None,
+        *,
+        kl_weight: float = 1.0,
+        warmup_steps: int | None = None,
+        step_size: float = 0.9,
+        pruning: Pruning | None = None,
+        copies: Sequence[nn.Module] = (),
+        check_every: int = 100,
+        snapshots: bool = True,
+    ) -> None:
+        self.model = model
+        self.optimizers = optimizers_of(optimizer)
+        self.tensors = tensors_of(model)
+        if not self.tensors:
+            raise ValueError("the model has no tensorized layer; call rankfold.tensorize_(model, config) first")
+        _check_numbers(num_data, total_steps, warmup_steps, kl_weight, step_size, check_every)
+        check_optimizers(model, self.optimizers)
+        self.num_data = num_data
+        self.total_steps = total_steps
+        self.kl_weight = kl_weight
+        self.step_size = step_size
+        self.pruning = pruning or Pruning()
+        self.copies = tuple(copies)
+        self.check_every = check_every
+        self.warmup_steps = _warmup(total_steps, warmup_steps)
+        self.num_steps = 0
+        self.history: list[tuple[int, PruneResult]] = []
+        self._parts = [m for m in model.modules() if isinstance(m, (BayesianTensor, BayesianVector))]
+        first = next(iter(self.tensors.values()))
+        self.beta = torch.zeros((), device=first.variance.device)
+        self._last_kl = torch.zeros((), device=first.variance.device)
+        self._kl_calls = 0
+        self._backward_seen = True
+        self._averages = {n: WindowAverage(t) for n, t in self.tensors.items() if t.inference == "bayes"}
+        self._streaks = {n: _no_streaks(t) for n, t in self.tensors.items() if t.has_prior}
+        self._health = Health(model, self.optimizers, first.variance.device, snapshots)
+        self._health.take_snapshot(0)
+
+    # Half step 1 --------------------------------------------------------------------------------
+
+    def kl(self) -> Tensor:
+        """``β · w · KL / N``, to be added to the mean NLL."""
+        nats = sum_of(part.kl().to(self.beta.device) for part in self._parts)
+        self._last_kl = nats.detach()
+        self._kl_calls += 1
+        value = self.beta * (self.kl_weight / self.num_data) * nats
+        if value.requires_grad and not torch.compiler.is_compiling():
+            self._backward_seen = False
+            value.register_hook(self._note_backward)
+        return value
+
+    def terms(self) -> dict[str, float]:
+        """The parts of the objective besides the NLL: KL and penalty on λ in nats, and β."""
+        penalty = sum_of(t.penalty().to(self.beta.device) for t in self.tensors.values())
+        return {"kl_nats": float(self._last_kl), "penalty_nats": float(penalty), "beta": float(self.beta)}
+
+    # Half step 2 --------------------------------------------------------------------------------
+
+    def step(self) -> PruneResult | None:
+        """Update λ in closed form, advance β, and prune when it is due.
+
+        Returns:
+            What was cut, if shapes changed at this step: then wrap DDP again and capture CUDA graphs
+            again. ``None`` otherwise.
+        """
+        self._check_order()
+        self.update()
+        return self.advance()
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """The part of ``step()`` that runs on the device; it can be captured in a CUDA graph."""
+        self._health.note(self._last_kl)
+        for tensor in self.tensors.values():
+            tensor.update_variance(self.step_size)
+        for average in self._averages.values():
+            average.update()
+        # β = min(1, e / e_w), on the device, one increment a step
+        self.beta.add_(1.0 / self.warmup_steps).clamp_(max=1.0)
+
+    def advance(self) -> PruneResult | None:
+        """The part of ``step()`` that runs on the host: counting, checking, pruning."""
+        self.num_steps += 1
+        if self.num_steps % self.check_every == 0:
+            self._health.check(self.num_steps)
+        if self._due(self._check_interval()):
+            self._examine()
+        return self._prune_patiently() if self.num_steps in self._moments() else None
+
+    def prune(self, rule: PruningRule | None = None) -> PruneResult | None:
+        """Cut the ranks that are dead right now, without waiting for a moment or for patience."""
+        return self._record(prune_(self.model, self.optimizers, rule=rule or self.pruning.rule, copies=self.copies))
+
+    def restore(self) -> int:
+        """Return to the last good state after a :class:`~rankfold.NumericalFault`; its step."""
+        self.num_steps = self._health.restore()
+        self.beta.fill_(min(1.0, self.num_steps / self.warmup_steps))
+        self._forget()
+        return self.num_steps
+
+    # State ----------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it takes to go on later, besides the states of the model and the optimizer."""
+        streaks = {name: [s.clone() for s in groups] for name, groups in self._streaks.items()}
+        return {"num_steps": self.num_steps, "streaks": streaks}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from ``state``; load the model's own state first, since ranks must match."""
+        self.num_steps = state["num_steps"]
+        self.beta.fill_(min(1.0, self.num_steps / self.warmup_steps))
+        self._forget()
+        for name, groups in state["streaks"].items():
+            if [len(s) for s in groups] != list(self.tensors[name].format.ranks):
+                raise ValueError(f"the saved state of {name} has other ranks than the model; load the model first")
+            self._streaks[name] = [s.to(self.beta.device) for s in groups]
+        self._health.take_snapshot(self.num_steps)
+
+    # Inside ---------------------------------------------------------------------------------------
+
+    def _check_interval(self) -> int:
+        """Steps between two examinations of the ranks."""
+        span = self.warmup_steps if self.total_steps is None else self.total_steps - self.warmup_steps
+        return max(1, span // self.pruning.checks)
+
+    def _moments(self) -> set[int]:
+        """The steps at which shapes may change, all after the warm-up."""
+        if self.total_steps is None:
+            return set()
+        steps = {round(moment * self.total_steps) for moment in self.pruning.at}
+        return {step for step in steps if step >= self.warmup_steps}
+
+    def _due(self, interval: int) -> bool:
+        past = self.num_steps - self.warmup_steps
+        return past >= 0 and past % interval == 0
+
+    @torch.no_grad()
+    def _examine(self) -> None:
+        """Count for every rank at how many checks running it was dead."""
+        for name, streaks in self._streaks.items():
+            tensor = self.tensors[name]
+            windows = self._averages[name].close_window() if name in self._averages else None
+            if windows is None and name in self._averages:
+                continue  # the first window of two has just closed
+            rule = self.pruning.rule or default_rule(tensor)
+            dead = rule.dead(tensor, windows)
+            self._streaks[name] = [(s + 1) * d for s, d in zip(streaks, dead, strict=True)]
+
+    def _prune_patiently(self) -> PruneResult | None:
+        dead = {n: [s >= self.pruning.patience for s in streaks] for n, streaks in self._streaks.items()}
+        result = cut_dead_ranks(self.model, dead, self.optimizers, copies=self.copies, rule=self.pruning.rule)
+        return self._record(result)
+
+    def _record(self, result: PruneResult | None) -> PruneResult | None:
+        if result is not None:
+            self.history.append((self.num_steps, result))
+            self._forget(only={t.name for t in result.tensors})
+            self._health.take_snapshot(self.num_steps)
+        return result
+
+    def _forget(self, only: set[str] | None = None) -> None:
+        """Start averages and streaks anew for tensors whose ranks have changed."""
+        for name in self._streaks:
+            if only is None or name in only:
+                self._streaks[name] = _no_streaks(self.tensors[name])
+                if name in self._averages:
+                    self._averages[name].restart()
+
+    def _note_backward(self, grad: Tensor) -> None:
+        self._backward_seen = True
+
+    def _check_order(self) -> None:
+        if self._kl_calls == 0:
+            raise RuntimeError(
+                "ranks.step() without ranks.kl(): add it to the loss, loss = nll + ranks.kl(), before every step"
+            )
+        if not self._backward_seen:
+            raise RuntimeError(
+                "ranks.step() before loss.backward(): the order is loss.backward(); optimizer.step(); ranks.step()"
+            )
+        self._kl_calls = 0
+
+
+def _no_streaks(tensor: BayesianTensor) -> list[Tensor]:
+    return [torch.zeros(rank, dtype=torch.long, device=tensor.variance.device) for rank in tensor.format.ranks]
+
+
+def _warmup(total_steps: int | None, warmup_steps: int | None) -> int:
+    if warmup_steps is not None:
+        return warmup_steps
+    if total_steps is None:
+        raise ValueError("give total_steps (the warm-up is half of it), or warmup_steps")
+    return max(1, total_steps // 2)
+
+
+def _check_numbers(
+    num_data: int,
+    total_steps: int | None,
+    warmup_steps: int | None,
+    kl_weight: float,
+    step_size: float,
+    check_every: int,
+) -> None:
+    if not is_positive_integer(num_data):
+        raise ValueError(f"num_data must be a positive integer, the number of training examples, got {num_data!r}")
+    for name, value in (("total_steps", total_steps), ("warmup_steps", warmup_steps), ("check_every", check_every)):
+        if value is not None and not is_positive_integer(value):
+            raise ValueError(f"{name} must be a positive integer, got {value!r}")
+    if total_steps is not None and warmup_steps is not None and warmup_steps > total_steps:
+        raise ValueError(f"warmup_steps ({warmup_steps}) cannot exceed total_steps ({total_steps})")
+    if not kl_weight >= 0:
+        raise ValueError(f"kl_weight must be at least 0, got {kl_weight!r}")
+    if not 0 < step_size <= 1:
+        raise ValueError(f"step_size must be in (0, 1], got {step_size!r}")
