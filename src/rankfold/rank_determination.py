@@ -7,7 +7,7 @@ their closed form, advances the warm-up and, when it is due, cuts the ranks the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
