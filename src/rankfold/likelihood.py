@@ -1,0 +1,90 @@
+"""A likelihood for regression: the loss that makes the KL term weigh what it should.
+
+The objective is ``NLL + β·KL/N`` in nats, so the data term must be a negative log-likelihood.
+``F.cross_entropy`` is one. ``F.mse_loss`` is not: it leaves out the noise variance σ², and with it
+the exchange rate between squared errors and nats. Targets in metres or in millimetres would then
+give different ranks. :class:`GaussianLikelihood` learns σ along with the model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from rankfold.posterior import at_least_float32, sparing
+from rankfold.shapes import is_positive_integer
+
+
+@final
+class GaussianLikelihood(nn.Module):
+    """``y ~ N(f(x), σ²)`` with learned noise σ: the mean negative log-likelihood in nats.
+
+    The mean is taken over all entries of the target, so ``num_data`` of
+    :class:`~rankfold.RankDetermination` is the number of those entries in the whole training set:
+    N examples for one output, N·K for K outputs. Give its parameters to the optimizer too, without
+    weight decay.
+
+    Args:
+        num_outputs: ``None`` for one σ, or K for one σ per output, the last dimension.
+        initial_std: where σ starts; the standard deviation of the targets is a good choice.
+
+    Shape: prediction and target (\\*, K) of one shape, to a 0-dim tensor.
+
+    >>> likelihood = GaussianLikelihood()
+    >>> likelihood(torch.zeros(4, 1), torch.zeros(4, 1)).item()  # ½ log 2π
+    0.9189385175704956
+    """
+
+    def __init__(
+        self,
+        num_outputs: int | None = None,
+        *,
+        initial_std: float = 1.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if num_outputs is not None and not is_positive_integer(num_outputs):
+            raise ValueError(f"num_outputs must be a positive integer, or None for one noise, got {num_outputs!r}")
+        if not (initial_std > 0 and math.isfinite(initial_std)):
+            raise ValueError(f"initial_std must be positive and finite, got {initial_std!r}")
+        shape = () if num_outputs is None else (num_outputs,)
+        dtype = at_least_float32(dtype or torch.get_default_dtype())
+        self.log_std = nn.Parameter(torch.full(shape, math.log(initial_std), device=device, dtype=dtype))
+
+    @property
+    def std(self) -> Tensor:
+        """The noise σ, () or (K,)."""
+        return self.log_std.exp()
+
+    def forward(self, prediction: Tensor, target: Tensor) -> Tensor:
+        self._check(prediction, target)
+        residual = target.to(self.log_std.dtype) - prediction
+        # −log N(y | f, σ²) = ½ log 2π + log σ + (y − f)² / 2σ²
+        nats = 0.5 * math.log(2.0 * math.pi) + self.log_std + 0.5 * (residual * (-self.log_std).exp()).square()
+        return nats.mean()
+
+    def _check(self, prediction: Tensor, target: Tensor) -> None:
+        if prediction.shape != target.shape:
+            raise ValueError(
+                f"prediction and target must have one shape, got {tuple(prediction.shape)} and {tuple(target.shape)}; "
+                f"reshape one of them (they are not broadcast)"
+            )
+        if prediction.numel() == 0:
+            raise ValueError(f"the mean over no entries is undefined, got shape {tuple(prediction.shape)}")
+        if self.log_std.dim() == 1 and (prediction.dim() == 0 or prediction.shape[-1] != len(self.log_std)):
+            raise ValueError(
+                f"this likelihood has {len(self.log_std)} outputs, but the last dimension of the prediction does "
+                f"not: got shape {tuple(prediction.shape)}"
+            )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GaussianLikelihood:
+        super()._apply(sparing(fn, (self.log_std,)), recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def extra_repr(self) -> str:
+        return "num_outputs=None" if self.log_std.dim() == 0 else f"num_outputs={len(self.log_std)}"

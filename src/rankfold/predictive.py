@@ -1,0 +1,119 @@
+"""Predictions with the spread that the posterior over the weights gives them.
+
+The posterior mean needs nothing from here: ``model.eval()`` gives it. By independence of the
+factors, weights rebuilt from their means *are* the mean weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rankfold.layers.base import posterior_mean
+from rankfold.posterior import FactorPosterior, at_least_float32
+
+
+def predict(
+    model: nn.Module,
+    *inputs: Any,
+    samples: int = 32,
+    transform: Callable[[Any], Tensor] | None = None,
+    seed: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Monte Carlo mean and standard deviation of what the model predicts.
+
+    Factors and biases are drawn anew for every sample; dropout and batch norm are in eval mode.
+    No gradients are kept, and the samples are never held all at once. All modes of the model are
+    as before afterwards.
+
+    Args:
+        inputs: given to the model as they are. A model that takes keywords goes into a loop of
+            your own, under :func:`sampled`.
+        samples: how many draws; 0 gives the posterior mean's prediction and a spread of zero.
+        transform: applied to every sample's output before averaging, such as a softmax, or a
+            function that picks one tensor out of a structured output.
+        seed: makes the draws repeatable, without touching the global random state.
+
+    Returns:
+        Mean and standard deviation (over the posterior, with n − 1), each of the output's shape, in
+        at least float32.
+
+    >>> import rankfold as rf
+    >>> layer = rf.Linear(8, 6, config=rf.CP(max_rank=2))
+    >>> mean, std = predict(layer, torch.ones(3, 8), samples=4, seed=0)
+    >>> mean.shape, bool((std > 0).all())
+    (torch.Size([3, 6]), True)
+    """
+    if not isinstance(samples, int) or samples < 0 or samples == 1:
+        raise ValueError(
+            f"samples must be 0 (the posterior mean, no spread) or at least 2, got {samples!r}; "
+            f"for a single draw call the model under rankfold.sampled(model)"
+        )
+    transform = transform or _as_tensor
+    with torch.no_grad():
+        if samples == 0:
+            with posterior_mean(model):
+                mean = _precise(transform(model(*inputs)))
+            return mean, torch.zeros_like(mean)
+        with sampled(model), _seeded(model, seed):
+            return mean_and_std(_precise(transform(model(*inputs))) for _ in range(samples))
+
+
+@contextmanager
+def sampled(model: nn.Module) -> Iterator[None]:
+    """Within this context every forward draws new factors, and all else is in eval mode.
+
+    >>> import rankfold as rf
+    >>> model = torch.nn.Sequential(rf.Linear(8, 6, config=rf.CP(max_rank=2)), torch.nn.Dropout())
+    >>> with torch.no_grad(), sampled(model):
+    ...     draws = [model(torch.ones(1, 8)) for _ in range(3)]
+    """
+    with posterior_mean(model):  # all in eval mode, and back to what it was on the way out
+        for module in model.modules():
+            if isinstance(module, FactorPosterior):
+                module.train()
+        yield
+
+
+def mean_and_std(values: Iterator[Tensor]) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of at least two tensors, one pass, one value in memory at a time."""
+    mean = next(values).clone()
+    squares = torch.zeros_like(mean)
+    count = 1
+    for count, value in enumerate(values, start=2):
+        # m_n = m_{n−1} + (x − m_{n−1})/n,   S_n = S_{n−1} + (x − m_{n−1})(x − m_n)
+        delta = value - mean
+        mean += delta / count
+        squares += delta * (value - mean)
+    return mean, (squares / (count - 1)).sqrt()
+
+
+def _as_tensor(output: Any) -> Tensor:
+    if not isinstance(output, Tensor):
+        raise TypeError(
+            f"the model returned {type(output).__name__}, not a tensor; give transform= to pick one, "
+            f"such as transform=lambda output: output[0]"
+        )
+    return output
+
+
+def _precise(output: Tensor) -> Tensor:
+    return output.to(at_least_float32(output.dtype))
+
+
+@contextmanager
+def _seeded(model: nn.Module, seed: int | None) -> Iterator[None]:
+    """Within this context random numbers come from ``seed``, if there is one."""
+    if seed is None:
+        yield
+        return
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    with torch.random.fork_rng(devices=list(devices)):
+        torch.default_generator.manual_seed(seed)
+        for device in devices:
+            torch.cuda.default_generators[device.index].manual_seed(seed)
+        yield
