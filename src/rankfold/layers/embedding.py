@@ -1,0 +1,309 @@
+"""Tensorized ``torch.nn.Embedding`` and ``torch.nn.EmbeddingBag``: rows without a table."""
+
+from __future__ import annotations
+
+from typing import Literal, Self, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rankfold.bayesian_tensor import BayesianTensor
+from rankfold.config import TensorConfig
+from rankfold.layers.base import TensorizedLayer, like_dense, posterior_mean, real_device
+
+# Standard deviation of torch.nn's default embeddings.
+_DEFAULT_STD = 1.0
+
+
+class _Table(TensorizedLayer):
+    """A table ``A`` (num_embeddings, embedding_dim) whose rows are computed from the factors."""
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+        config: TensorConfig,
+        matrix: Tensor | None,
+    ) -> None:
+        super().__init__()
+        self.num_embeddings = num_embeddings
+        self.embedding_dim = embedding_dim
+        self.padding_idx = positive_row(padding_idx, num_embeddings)
+        self.config = config
+        self.tensor = BayesianTensor(
+            config.build(num_embeddings, embedding_dim),
+            config,
+            config.init_std or _DEFAULT_STD,
+            matrix=matrix,
+            device=device,
+            dtype=dtype,
+        )
+        self.bias_vector = None
+
+    @property
+    def weight(self) -> Tensor:
+        matrix = self.tensor.matrix()
+        return self._blank(matrix, torch.arange(self.num_embeddings, device=matrix.device))
+
+    def _mean_weight(self) -> nn.Parameter:
+        with torch.no_grad(), posterior_mean(self):
+            return nn.Parameter(self.weight.clone(memory_format=torch.contiguous_format))
+
+    def _fetch(self, index: Tensor) -> Tensor:
+        """Rows ``A[index]`` (N, J) of valid indices (N,), in the factors' dtype also under autocast."""
+        with torch.autocast(index.device.type, enabled=False):
+            return self.tensor.rows(index)
+
+    def _blank(self, rows: Tensor, index: Tensor) -> Tensor:
+        """``rows`` (N, J) with zeros where ``index`` (N,) is the padding index."""
+        return rows if self.padding_idx is None else rows.masked_fill((index == self.padding_idx)[:, None], 0.0)
+
+    def extra_repr(self) -> str:
+        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
+        return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
+
+
+@final
+class Embedding(_Table):
+    """Rows ``A[index]`` of a table held as factors; the table itself is never formed.
+
+    Args: those of :class:`torch.nn.Embedding`, and
+        config: the format, rank limit and prior, such as ``rankfold.TTM(max_rank=16)``.
+        matrix: start from this dense table (num_embeddings, embedding_dim) instead of random factors.
+
+    Rows at ``padding_idx`` are exactly zero. ``max_norm``, ``scale_grad_by_freq`` and ``sparse`` are
+    refused: they act on single rows, and here rows share their factors.
+
+    Shape: indices (*) to (*, embedding_dim).
+
+    >>> from rankfold.config import TTM
+    >>> Embedding(10_131_227, 128, config=TTM(max_rank=16))(torch.tensor([[0, 10_131_226]])).shape
+    torch.Size([1, 2, 128])
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        config: TensorConfig,
+        matrix: Tensor | None = None,
+    ) -> None:
+        refuse_row_options(max_norm, scale_grad_by_freq, sparse)
+        super().__init__(num_embeddings, embedding_dim, padding_idx, device, dtype, config, matrix)
+
+    def forward(self, index: Tensor) -> Tensor:
+        check_index(index, self.num_embeddings)
+        flat = index.reshape(-1)  # (N,)
+        rows = self._blank(self._fetch(flat), flat)  # (N, J)
+        return rows.reshape(*index.shape, self.embedding_dim)
+
+    @classmethod
+    def from_dense(
+        cls, dense: nn.Module, config: TensorConfig, *, trained: bool = False, device: torch.device | None = None
+    ) -> Self:
+        if not isinstance(dense, nn.Embedding):
+            raise TypeError(f"expected a torch.nn.Embedding, got {type(dense).__name__}")
+        weight = dense.weight
+        return cls(
+            dense.num_embeddings,
+            dense.embedding_dim,
+            dense.padding_idx,
+            dense.max_norm,
+            dense.norm_type,
+            dense.scale_grad_by_freq,
+            dense.sparse,
+            device=real_device(weight, device),
+            dtype=weight.dtype,
+            config=like_dense(config, weight, _DEFAULT_STD),
+            matrix=weight if trained else None,
+        )
+
+    def to_dense(self) -> nn.Embedding:
+        dense = nn.Embedding(self.num_embeddings, self.embedding_dim, self.padding_idx, device="meta")
+        dense.weight = self._mean_weight()
+        return dense
+
+
+@final
+class EmbeddingBag(_Table):
+    """Sums or means of bags of rows of a table held as factors.
+
+    Args: those of :class:`torch.nn.EmbeddingBag`, and
+        config: the format, rank limit and prior, such as ``rankfold.TTM(max_rank=16)``.
+        matrix: start from this dense table (num_embeddings, embedding_dim) instead of random factors.
+
+    Indices equal to ``padding_idx`` count for nothing, neither in the sum nor in the mean.
+    ``mode="max"``, ``max_norm``, ``scale_grad_by_freq`` and ``sparse`` are refused.
+
+    Shape: indices (B, N), or (N,) with the offsets (B,) at which the bags start, to (B, embedding_dim).
+
+    >>> from rankfold.config import TTM
+    >>> bag = EmbeddingBag(1000, 16, mode="sum", config=TTM(max_rank=4))
+    >>> bag(torch.tensor([1, 2, 4, 5, 4]), torch.tensor([0, 3])).shape
+    torch.Size([2, 16])
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        mode: Literal["sum", "mean"] = "mean",
+        sparse: bool = False,
+        *,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        config: TensorConfig,
+        matrix: Tensor | None = None,
+    ) -> None:
+        refuse_row_options(max_norm, scale_grad_by_freq, sparse)
+        check_mode(mode)
+        super().__init__(num_embeddings, embedding_dim, padding_idx, device, dtype, config, matrix)
+        self.mode = mode
+        self.include_last_offset = include_last_offset
+
+    def forward(self, index: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
+        check_index(index, self.num_embeddings)
+        rows, position = self._bagged_rows(index)
+        return F.embedding_bag(
+            position,
+            rows,
+            offsets,
+            mode=self.mode,
+            per_sample_weights=None if per_sample_weights is None else per_sample_weights.to(rows.dtype),
+            include_last_offset=self.include_last_offset,
+            padding_idx=None if self.padding_idx is None else index.numel(),
+        )  # (B, J)
+
+    def _bagged_rows(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows a batch of bags needs, a small table (N, J), and each index's place in it.
+
+        With a padding index the table has one row more, at N, and all padding is placed there.
+        """
+        flat = index.reshape(-1)
+        position = torch.arange(flat.numel(), device=flat.device, dtype=flat.dtype)
+        if self.padding_idx is not None:
+            position = torch.where(flat == self.padding_idx, flat.numel(), position)
+            flat = F.pad(flat, (0, 1), value=self.padding_idx)
+        return self._fetch(flat), position.reshape(index.shape)
+
+    @classmethod
+    def from_dense(
+        cls, dense: nn.Module, config: TensorConfig, *, trained: bool = False, device: torch.device | None = None
+    ) -> Self:
+        if not isinstance(dense, nn.EmbeddingBag):
+            raise TypeError(f"expected a torch.nn.EmbeddingBag, got {type(dense).__name__}")
+        weight = dense.weight
+        return cls(
+            dense.num_embeddings,
+            dense.embedding_dim,
+            dense.max_norm,
+            dense.norm_type,
+            dense.scale_grad_by_freq,
+            check_mode(dense.mode),
+            dense.sparse,
+            include_last_offset=dense.include_last_offset,
+            padding_idx=dense.padding_idx,
+            device=real_device(weight, device),
+            dtype=weight.dtype,
+            config=like_dense(config, weight, _DEFAULT_STD),
+            matrix=weight if trained else None,
+        )
+
+    def to_dense(self) -> nn.EmbeddingBag:
+        dense = nn.EmbeddingBag(
+            self.num_embeddings,
+            self.embedding_dim,
+            mode=self.mode,
+            include_last_offset=self.include_last_offset,
+            padding_idx=self.padding_idx,
+            device="meta",
+        )
+        dense.weight = self._mean_weight()
+        return dense
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, mode={self.mode!r}"
+
+
+def positive_row(padding_idx: int | None, num_embeddings: int) -> int | None:
+    """A padding index as torch.nn reads it: negative ones count from the end."""
+    if padding_idx is None:
+        return None
+    if not -num_embeddings <= padding_idx < num_embeddings:
+        raise ValueError(
+            f"padding_idx must lie between {-num_embeddings} and {num_embeddings - 1} "
+            f"for {num_embeddings} embeddings, got {padding_idx}"
+        )
+    return padding_idx % num_embeddings
+
+
+def refuse_row_options(max_norm: float | None, scale_grad_by_freq: bool, sparse: bool) -> None:
+    """Refuse what torch.nn does to single rows of the weight or of its gradient."""
+    if max_norm is not None:
+        raise ValueError(
+            f"max_norm is not supported, got {max_norm}: rows share their factors, so one row cannot be rescaled "
+            f"alone; leave it None and, if needed, rescale the rows that come out"
+        )
+    if scale_grad_by_freq:
+        raise ValueError(
+            "scale_grad_by_freq=True is not supported: gradients belong to factors that many rows share, "
+            "so they have no frequency; leave it False"
+        )
+    if sparse:
+        raise ValueError(
+            "sparse=True is not supported: the factors are small and their gradients dense; leave it False "
+            "and use an ordinary optimizer"
+        )
+
+
+def check_mode(mode: str) -> Literal["sum", "mean"]:
+    """``mode`` if it is a supported one."""
+    match mode:
+        case "sum" | "mean":
+            return mode
+        case "max":
+            raise ValueError(
+                "mode='max' is not supported: bags are pooled linearly, as sums of rows; use 'sum' or 'mean', "
+                "or take an Embedding and the maximum of its output"
+            )
+    raise ValueError(f"mode must be 'sum' or 'mean', got {mode!r}")
+
+
+def check_index(index: Tensor, size: int) -> None:
+    """Raise if an index is not in [0, size); padded rows beyond ``size`` are not valid either.
+
+    On an accelerator, and in compiled code, the check runs on the device and does not wait for it.
+    """
+    if index.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"indices must be int32 or int64, got {index.dtype}")
+    if index.is_cpu and not torch.compiler.is_compiling():
+        _check_index_now(index, size)
+    else:
+        inside = ((index >= 0) & (index < size)).all()
+        torch._assert_async(inside, f"an index is out of range: valid indices are 0 to {size - 1}")
+
+
+def _check_index_now(index: Tensor, size: int) -> None:
+    if index.numel() == 0:
+        return
+    smallest, largest = (int(extreme) for extreme in index.aminmax())
+    if smallest < 0 or largest >= size:
+        worst = smallest if smallest < 0 else largest
+        raise IndexError(f"index {worst} is out of range: valid indices are 0 to {size - 1}")
