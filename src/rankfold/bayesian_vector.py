@@ -31,7 +31,8 @@ class BayesianVector(nn.Module):
 
     def forward(self) -> Tensor:
         """A sample in training, the mean in eval."""
-        return self.entries()[0]
+        entries: list[Tensor] = self.entries()
+        return entries[0]
 
     def kl(self) -> Tensor:
         """``KL(q(b) ‖ N(0, σ₀²))`` in nats; 0 for fixed-rank training, which has no prior."""

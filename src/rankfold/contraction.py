@@ -40,6 +40,8 @@ class Step(NamedTuple):
 
 
 class Plan(NamedTuple):
+    """Pairwise steps, what they cost, and the entries of the largest result among them."""
+
     steps: tuple[Step, ...]
     cost: float
     largest_intermediate: int
@@ -70,7 +72,7 @@ def contract_batch(equation: str, batched: Sequence[Tensor], shared: Sequence[Te
     return torch.cat(
         [
             checkpoint(contract, equation, *parts, *shared, use_reentrant=False, preserve_rng_state=False)
-            for parts in zip(*(x.split(size) for x in batched), strict=True)
+            for parts in zip(*(torch.split(x, size) for x in batched), strict=True)
         ]
     )
 
@@ -83,7 +85,8 @@ def rebuilding_is_cheaper(equation: str, shapes: Shapes, rebuild: str, batch: in
     """
     inputs, output = rebuild.split("->")
     size = dict(_letter_sizes(inputs.split(","), shapes))
-    first, target = equation.split("->")[0].split(",")[0], equation.split("->")[1]
+    operands, target = equation.split("->")
+    first = operands.split(",", 1)[0]
     size[first[0]] = batch
     whole = plan(equation, (tuple(size[c] for c in first), *shapes))
     weight = plan(rebuild, shapes)

@@ -79,7 +79,8 @@ class GaussianPosterior(FactorPosterior):
         return (self.mean, self.log_std)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GaussianPosterior:
-        return super()._apply(sparing(fn, self.log_std), recurse)
+        super()._apply(sparing(fn, self.log_std), recurse)  # type: ignore[no-untyped-call]
+        return self
 
 
 @final
@@ -121,6 +122,7 @@ def sparing(fn: Callable[[Tensor], Tensor], precise: Iterable[Tensor]) -> Callab
 
 
 def sum_of(terms: Iterable[Tensor]) -> Tensor:
+    """The sum of 0-dim tensors, at least one."""
     return torch.stack(list(terms)).sum()
 
 

@@ -63,6 +63,7 @@ class Folding:
 
 
 def is_positive_integer(value: object) -> bool:
+    """Whether ``value`` is an integer of at least 1; ``True`` is not."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
