@@ -5,14 +5,17 @@ compared by an estimate of time, ``operations + bytes moved``. Rebuilding the we
 of the orders, so the choice between rebuilding and contracting falls out of the same comparison.
 Backward costs twice the forward of every pairwise step, whatever the order, so ranking by forward
 cost ranks the sum of both.
+
+The letter ``B`` stands for the batch, always the first index of an operand. Plans are made for its
+size rounded up, so that batches of similar size share a plan, and compiled code shares a graph.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import lru_cache, wraps
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import opt_einsum
 import torch
@@ -20,12 +23,16 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 Shapes = tuple[tuple[int, ...], ...]
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 # One byte moved costs as much time as this many floating-point operations, and starting one
 # operation as much as this many: round numbers between those of CPUs and GPUs.
 _OPERATIONS_PER_BYTE = 8.0
 _OPERATIONS_PER_STEP = 5e5
 _BYTES_PER_ENTRY = 4.0
+
+_BATCH = "B"
 
 # Batched contractions are cut into chunks whose largest intermediate has at most this many entries.
 _CHUNK_ENTRIES = 1 << 24
@@ -53,7 +60,7 @@ def contract(equation: str, *operands: Tensor) -> Tensor:
     >>> contract("ab,bc->ac", torch.ones(2, 3), torch.ones(3, 4)).shape
     torch.Size([2, 4])
     """
-    return _run(plan(equation, tuple(tuple(x.shape) for x in operands)), operands)
+    return _run(plan(equation, _planned_shapes(equation, operands)), operands)
 
 
 def contract_batch(equation: str, batched: Sequence[Tensor], shared: Sequence[Tensor]) -> Tensor:
@@ -62,13 +69,11 @@ def contract_batch(equation: str, batched: Sequence[Tensor], shared: Sequence[Te
     The batch is cut so that no intermediate grows past a fixed size; when there is more than one
     chunk, backward recomputes the intermediates instead of keeping them.
     """
-    batch = batched[0].shape[0]
-    shapes = tuple(tuple(x.shape) for x in (*batched, *shared))
-    chosen = plan(equation, shapes)
-    chunks = -(-chosen.largest_intermediate // _CHUNK_ENTRIES)
-    if chunks <= 1 or batch <= 1:
-        return _run(chosen, (*batched, *shared))
-    size = -(-batch // min(chunks, batch))
+    operands, batch = (*batched, *shared), batched[0].shape[0]
+    chosen = plan(equation, _planned_shapes(equation, operands))
+    size = max(1, _planned_size(batch) * _CHUNK_ENTRIES // max(1, chosen.largest_intermediate))
+    if batch <= size:
+        return _run(chosen, operands)
     return torch.cat(
         [
             checkpoint(contract, equation, *parts, *shared, use_reentrant=False, preserve_rng_state=False)
@@ -83,6 +88,23 @@ def rebuilding_is_cheaper(equation: str, shapes: Shapes, rebuild: str, batch: in
     ``shapes`` are those of the factors; ``equation`` is the contraction of batch and factors with
     the batch, of shape ``(batch, …)``, as its first operand.
     """
+    return _rebuilding_is_cheaper(equation, shapes, rebuild, _planned_size(batch))
+
+
+def _constant(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Compute once per arguments; to compiled code the result is a constant, as it depends on shapes alone."""
+    cached = lru_cache(maxsize=16384)(function)
+
+    @wraps(function)
+    def look_up(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return cached(*args, **kwargs)  # type: ignore[arg-type]  # arguments are strings, integers and tuples
+
+    constant: Callable[_P, _T] = torch.compiler.assume_constant_result(look_up)
+    return constant
+
+
+@_constant
+def _rebuilding_is_cheaper(equation: str, shapes: Shapes, rebuild: str, batch: int) -> bool:
     inputs, output = rebuild.split("->")
     size = dict(_letter_sizes(inputs.split(","), shapes))
     operands, target = equation.split("->")
@@ -94,7 +116,7 @@ def rebuilding_is_cheaper(equation: str, shapes: Shapes, rebuild: str, batch: in
     return weight.cost + product <= whole.cost
 
 
-@lru_cache(maxsize=16384)
+@_constant
 def plan(equation: str, shapes: Shapes) -> Plan:
     """The cheapest of a few good orders for ``equation`` with operands of these shapes."""
     inputs, output = equation.split("->")
@@ -105,6 +127,22 @@ def plan(equation: str, shapes: Shapes) -> Plan:
     paths = [opt_einsum.contract_path(equation, *shapes, shapes=True, optimize=s)[0] for s in searches]
     paths.append([(0, 1)] + [(0, n) for n in range(len(terms) - 2, 0, -1)])  # left to right
     return min((_follow(path, terms, output, shapes) for path in paths), key=lambda p: p.cost)
+
+
+def _planned_shapes(equation: str, operands: Sequence[Tensor]) -> Shapes:
+    terms = equation.split("->", 1)[0].split(",")
+    return tuple(
+        (_planned_size(x.shape[0]), *x.shape[1:]) if term[:1] == _BATCH else tuple(x.shape)
+        for term, x in zip(terms, operands, strict=True)
+    )
+
+
+def _planned_size(batch: int) -> int:
+    """The next power of four; found by comparisons, which compiled code can keep as guards."""
+    size = 1
+    while size < batch:
+        size *= 4
+    return size
 
 
 def _follow(path: Sequence[tuple[int, ...]], terms: Sequence[str], output: str, shapes: Shapes) -> Plan:
