@@ -1,7 +1,8 @@
 """rankfold: train neural networks that are compact from the first step."""
 
 from rankfold.config import CP, TT, TTM, TensorConfig, Tucker
-from rankfold.layers import Linear
+from rankfold.health import NumericalFault
+from rankfold.layers import Embedding, EmbeddingBag, Linear
 from rankfold.parameters import param_groups
 from rankfold.priors import HalfCauchy, LogUniform
 from rankfold.pruning import PruneResult, RankCollapseWarning, prune_
@@ -14,10 +15,13 @@ __all__ = [
     "CP",
     "TT",
     "TTM",
+    "Embedding",
+    "EmbeddingBag",
     "HalfCauchy",
     "InformationRule",
     "Linear",
     "LogUniform",
+    "NumericalFault",
     "PruneResult",
     "Pruning",
     "RankCollapseWarning",

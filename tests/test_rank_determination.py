@@ -1,0 +1,354 @@
+"""The objective's KL, the warm-up, the closed-form half step, the schedule and its safeguards."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import rankfold as rf
+from rankfold.bayesian_tensor import tensors_of
+
+CONFIG = rf.CP(4, in_dims=(3, 4), out_dims=(5,))
+
+
+def make_model(config: rf.TensorConfig = CONFIG) -> nn.Sequential:
+    return nn.Sequential(rf.Linear(12, 5, config=config), nn.ReLU(), rf.Linear(5, 3, config=rf.TT(2)))
+
+
+def make(model: nn.Module | None = None, total_steps: int = 20, **options) -> tuple[nn.Module, rf.RankDetermination]:
+    model = model or make_model()
+    optimizer = torch.optim.Adam(rf.param_groups(model, lr=1e-2))
+    return model, rf.RankDetermination(model, optimizer, num_data=100, total_steps=total_steps, **options)
+
+
+def train_step(model: nn.Module, ranks: rf.RankDetermination) -> Tensor:
+    x, y = torch.randn(8, 12), torch.randint(3, (8,))
+    loss = F.cross_entropy(model(x), y) + ranks.kl()
+    loss.backward()
+    ranks.optimizers[0].step()
+    ranks.optimizers[0].zero_grad()
+    ranks.step()
+    return loss
+
+
+def test_kl_is_scaled_by_beta_weight_and_data() -> None:
+    model, ranks = make(kl_weight=2.5)
+    assert float(ranks.kl().detach()) == 0.0  # β starts at 0
+    ranks.beta.fill_(0.4)
+    parts = [m.kl() for layer in (model[0], model[2]) for m in (layer.tensor, layer.bias_vector)]
+    nats = float(torch.stack(parts).sum().detach())
+    assert float(ranks.kl().detach()) == pytest.approx(0.4 * 2.5 * nats / 100, rel=1e-6)
+    assert ranks.terms()["kl_nats"] == pytest.approx(nats, rel=1e-6)
+    penalty = sum(float(layer.tensor.variance.log().sum() / 2) for layer in (model[0], model[2]))
+    assert ranks.terms()["penalty_nats"] == pytest.approx(penalty, rel=1e-5)
+    assert ranks.terms()["beta"] == pytest.approx(0.4)
+
+
+def test_beta_reaches_one_half_way() -> None:
+    model, ranks = make(total_steps=20)
+    betas = []
+    for _ in range(12):
+        betas.append(float(ranks.beta))
+        train_step(model, ranks)
+    assert betas == pytest.approx([min(1.0, n / 10) for n in range(12)], abs=1e-6)
+
+
+def test_half_step_two_is_the_incremental_closed_form() -> None:
+    model, ranks = make(step_size=0.3)
+    tensor = model[0].tensor
+    before = tensor.variance.clone()
+    train_step(model, ranks)
+    best = tensor.prior.best_variance(tensor.second_moments(), tensor.count)
+    torch.testing.assert_close(tensor.variance, 0.3 * best.detach() + 0.7 * before)
+    assert tensor.num_updates == 1
+
+
+def test_forward_never_writes() -> None:
+    model, ranks = make()
+    before = copy.deepcopy(model.state_dict())
+    model(torch.randn(2, 12))
+    ranks.kl()
+    model(torch.randn(2, 12))
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("inference", ["map", "fixed"])
+def test_the_lighter_modes_train_through_the_same_lines(inference: str) -> None:
+    model, ranks = make(make_model(replace(CONFIG, inference=inference)))
+    for _ in range(20):
+        train_step(model, ranks)
+    if inference == "fixed":
+        assert model[0].tensor.format.ranks == (4,)
+
+
+def test_gradient_accumulation_and_clipping() -> None:
+    model, ranks = make()
+    optimizer = ranks.optimizers[0]
+    for _ in range(3):
+        for _ in range(2):
+            loss = F.cross_entropy(model(torch.randn(8, 12)), torch.randint(3, (8,))) + ranks.kl()
+            (loss / 2).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+        ranks.step()
+    assert ranks.num_steps == 3
+
+
+def test_accumulated_gradients_equal_those_of_the_whole_batch() -> None:
+    model, ranks = make(make_model(replace(CONFIG, inference="map")))
+    ranks.beta.fill_(1.0)
+    x, y = torch.randn(8, 12), torch.randint(3, (8,))
+    model[2].eval()
+    (F.cross_entropy(model(x), y) + ranks.kl()).backward()
+    whole = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    for half in (slice(0, 4), slice(4, 8)):
+        ((F.cross_entropy(model(x[half]), y[half]) + ranks.kl()) / 2).backward()
+    for parameter, gradient in zip(model.parameters(), whole, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
+
+
+# When ranks are cut ---------------------------------------------------------------------------------
+
+
+def starve(model: nn.Module) -> None:
+    """Rank 1 of the first layer holds nothing: its posterior is its prior."""
+    tensor = model[0].tensor
+    with torch.no_grad():
+        for mean, log_std in zip(tensor.factors.mean, tensor.factors.log_std, strict=True):
+            mean[:, 1] = 0.0
+            log_std[:, 1] = 0.5 * tensor.variance[1].log()
+
+
+def test_shapes_change_only_at_the_declared_moments() -> None:
+    model, ranks = make(total_steps=100, pruning=rf.Pruning(at=(0.2, 0.8, 1.0), checks=10))
+    changed = []
+    for step in range(1, 101):
+        starve(model)
+        before = model[0].tensor.format.ranks
+        train_step(model, ranks)
+        if model[0].tensor.format.ranks != before:
+            changed.append(step)
+            break
+    assert changed == [80]  # 20 lies within the warm-up
+    assert ranks.history[0][0] == 80
+    assert ranks.history[0][1].tensors[0].ranks_before == (4,)
+
+
+def test_patience_is_counted_in_checks_running() -> None:
+    model, ranks = make(total_steps=100, pruning=rf.Pruning(checks=10, patience=3, at=(1.0,)))
+    for _ in range(64):  # checks at 50 (first window), 55, 60
+        starve(model)
+        train_step(model, ranks)
+    assert int(ranks._streaks["0.tensor"][0][1]) == 2
+    with torch.no_grad():
+        for mean in model[0].tensor.factors.mean:
+            mean[:, 1] = 1.0
+    for _ in range(12):
+        train_step(model, ranks)
+    assert int(ranks._streaks["0.tensor"][0][1]) == 0
+
+
+def test_prune_on_demand() -> None:
+    model, ranks = make()
+    starve(model)
+    result = ranks.prune()
+    assert result is not None
+    assert model[0].tensor.format.ranks == (3,)
+    train_step(model, ranks)
+
+
+def test_without_total_steps_nothing_is_cut_by_itself() -> None:
+    model = make_model()
+    optimizer = torch.optim.Adam(rf.param_groups(model))
+    ranks = rf.RankDetermination(model, optimizer, num_data=100, warmup_steps=5)
+    for _ in range(30):
+        starve(model)
+        train_step(model, ranks)
+    assert model[0].tensor.format.ranks == (4,)
+
+
+def test_training_can_be_resumed() -> None:
+    model, ranks = make(total_steps=100)
+    for _ in range(60):
+        starve(model)
+        train_step(model, ranks)
+    other, resumed = make(copy.deepcopy(model), total_steps=100)
+    resumed.load_state_dict(copy.deepcopy(ranks.state_dict()))
+    assert resumed.num_steps == 60
+    assert float(resumed.beta) == 1.0
+    assert all(torch.equal(a, b) for a, b in zip(resumed._streaks["0.tensor"], ranks._streaks["0.tensor"], strict=True))
+    train_step(other, resumed)
+    assert model[0].tensor.format.ranks == (3,)
+    with pytest.raises(ValueError, match="load the model first"):
+        make(total_steps=100)[1].load_state_dict(ranks.state_dict())
+
+
+# Safeguards -----------------------------------------------------------------------------------------
+
+
+def test_step_without_kl_is_refused() -> None:
+    _, ranks = make()
+    with pytest.raises(RuntimeError, match=r"without ranks.kl\(\)"):
+        ranks.step()
+
+
+def test_step_before_backward_is_refused() -> None:
+    model, ranks = make()
+    loss = model(torch.randn(2, 12)).sum() + ranks.kl()
+    with pytest.raises(RuntimeError, match=r"before loss.backward\(\)"):
+        ranks.step()
+    loss.backward()
+    ranks.step()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_data": 0}, "num_data must be a positive integer, the number of training examples, got 0"),
+        ({"num_data": -5}, "got -5"),
+        ({"num_data": 10.5}, "got 10.5"),
+        ({"total_steps": 0}, "total_steps must be a positive integer, got 0"),
+        ({"total_steps": None}, "give total_steps"),
+        ({"warmup_steps": 30}, r"warmup_steps \(30\) cannot exceed total_steps \(20\)"),
+        ({"kl_weight": -1.0}, "kl_weight must be at least 0, got -1.0"),
+        ({"kl_weight": float("nan")}, "kl_weight must be at least 0, got nan"),
+        ({"step_size": 0.0}, r"step_size must be in \(0, 1\], got 0.0"),
+        ({"check_every": 0}, "check_every must be a positive integer, got 0"),
+    ],
+)
+def test_bad_numbers_are_named(options: dict, message: str) -> None:
+    model = make_model()
+    settings = {"num_data": 100, "total_steps": 20} | options
+    with pytest.raises(ValueError, match=message):
+        rf.RankDetermination(model, torch.optim.Adam(rf.param_groups(model)), **settings)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"at": (0.0,)}, r"at must hold fractions of total_steps in \(0, 1\], got \(0.0,\)"),
+        ({"checks": 0}, "checks must be a positive integer, got 0"),
+        ({"checks": 2, "patience": 3}, r"patience \(3\) cannot exceed the number of checks \(2\)"),
+    ],
+)
+def test_bad_pruning_options_are_named(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        rf.Pruning(**options)
+
+
+def test_unknown_options_are_refused() -> None:
+    model = make_model()
+    with pytest.raises(TypeError, match="klweight"):
+        rf.RankDetermination(model, torch.optim.Adam(rf.param_groups(model)), 100, 20, klweight=2)
+
+
+def test_a_model_without_tensorized_layers_is_refused() -> None:
+    model = nn.Linear(3, 2)
+    with pytest.raises(ValueError, match="no tensorized layer"):
+        rf.RankDetermination(model, torch.optim.Adam(model.parameters()), 100, 20)
+
+
+def test_an_optimizer_that_misses_parameters_is_refused() -> None:
+    model = make_model()
+    optimizer = torch.optim.Adam(model[0].parameters())
+    with pytest.raises(ValueError, match=r"misses \d+ parameters of the model, such as '2.tensor"):
+        rf.RankDetermination(model, optimizer, 100, 20)
+    model[2].requires_grad_(False)
+    rf.RankDetermination(model, optimizer, 100, 20)
+
+
+def test_weight_decay_on_log_stds_is_refused() -> None:
+    model = make_model()
+    with pytest.raises(ValueError, match="decays log standard deviations"):
+        rf.RankDetermination(model, torch.optim.AdamW(model.parameters()), 100, 20)
+    optimizer = torch.optim.AdamW(rf.param_groups(model, weight_decay=0.01))
+    rf.RankDetermination(model, optimizer, 100, 20)
+
+
+def test_param_groups_hold_every_parameter_once() -> None:
+    model = nn.Sequential(make_model(), nn.Linear(3, 3))
+    groups = rf.param_groups(model, lr=0.5, weight_decay=0.1)
+    listed = [id(p) for group in groups for p in group["params"]]
+    assert sorted(listed) == sorted(id(p) for p in model.parameters())
+    assert [(g["name"], g["lr"], g["weight_decay"]) for g in groups] == [
+        ("dense", 0.5, 0.1),
+        ("mean", 0.5, 0.0),
+        ("log_std", 0.5, 0.0),
+    ]
+
+
+# Numbers that are not finite --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_broken_factor_stops_training_and_the_last_good_state_is_there(bad: float) -> None:
+    model, ranks = make(total_steps=100, check_every=5)
+    for _ in range(7):
+        train_step(model, ranks)
+    with torch.no_grad():
+        model[0].tensor.factors.mean[1][0, 0] = bad
+    with pytest.raises(rf.NumericalFault, match=r"by step 10\. ranks\.restore\(\) returns to the good state of step 5"):
+        for _ in range(5):
+            train_step(model, ranks)
+    assert ranks.restore() == 5
+    assert ranks.num_steps == 5
+    assert float(ranks.beta) == pytest.approx(0.1)
+    for _ in range(10):
+        assert torch.isfinite(train_step(model, ranks).detach())
+
+
+def test_the_fault_is_named() -> None:
+    model, ranks = make(check_every=1)
+    with torch.no_grad():
+        model[2].tensor.factors.log_std[0].fill_(float("nan"))
+    loss = model(torch.randn(2, 12)).sum() + ranks.kl()
+    loss.backward()
+    with pytest.raises(rf.NumericalFault, match="2.tensor.factors.log_std.0 became NaN or infinite by step 1"):
+        ranks.step()
+
+
+def test_a_nan_gradient_is_found_through_the_parameters_it_breaks() -> None:
+    model, ranks = make(check_every=1)
+    (model(torch.full((2, 12), float("nan"))).sum() + ranks.kl()).backward()
+    ranks.optimizers[0].step()
+    with pytest.raises(rf.NumericalFault, match="became NaN or infinite"):
+        ranks.step()
+
+
+def test_without_snapshots_there_is_nothing_to_restore() -> None:
+    _, ranks = make(snapshots=False)
+    with pytest.raises(RuntimeError, match="no snapshot to return to"):
+        ranks.restore()
+
+
+def test_infinite_gradients_under_a_grad_scaler_are_not_faults() -> None:
+    model, ranks = make(check_every=1)
+    optimizer = ranks.optimizers[0]
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)  # the first gradients overflow
+    skipped = 0
+    for _ in range(40):
+        loss = F.cross_entropy(1e3 * model(torch.randn(8, 12)), torch.randint(3, (8,))) + ranks.kl()
+        scaler.scale(loss).backward()
+        before = copy.deepcopy(model[0].tensor.factors.mean[0].data)
+        scaler.step(optimizer)
+        skipped += bool(torch.equal(before, model[0].tensor.factors.mean[0].data))
+        scaler.update()
+        optimizer.zero_grad()
+        ranks.step()
+    assert 0 < skipped < 40
+
+
+def test_a_snapshot_taken_before_pruning_is_replaced() -> None:
+    model, ranks = make(total_steps=100, check_every=50)
+    starve(model)
+    ranks.prune()
+    with torch.no_grad():
+        model[0].tensor.factors.mean[0].fill_(float("nan"))
+    ranks.restore()
+    assert tensors_of(model)["0.tensor"].format.ranks == (3,)
+    assert torch.isfinite(model(torch.randn(2, 12))).all()
