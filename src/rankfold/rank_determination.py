@@ -86,6 +86,7 @@ class RankDetermination:
         beta: β, on the model's device.
         num_steps: how many steps were taken.
         history: what every pruning did, with its step.
+        version: counts the moments at which tensors were replaced; a captured graph is stale after one.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class RankDetermination:
         self.check_every = check_every
         self.warmup_steps = _warmup(total_steps, warmup_steps)
         self.num_steps = 0
+        self.version = 0
         self.history: list[tuple[int, PruneResult]] = []
         self._parts = [m for m in model.modules() if isinstance(m, (BayesianTensor, BayesianVector))]
         first = next(iter(self.tensors.values()))
@@ -159,12 +161,14 @@ class RankDetermination:
             again. ``None`` otherwise.
         """
         self._check_order()
-        self.update()
+        self._update()
+        if self.beta.is_cuda and torch.cuda.is_current_stream_capturing():
+            return None  # the host's part follows every replay
         return self.advance()
 
     @torch.no_grad()
-    def update(self) -> None:
-        """The part of ``step()`` that runs on the device; it can be captured in a CUDA graph."""
+    def _update(self) -> None:
+        """The part of ``step()`` that runs on the device, without waiting for it."""
         self._health.note(self._last_kl)
         for tensor in self.tensors.values():
             tensor.update_variance(self.step_size)
@@ -174,7 +178,10 @@ class RankDetermination:
         self.beta.add_(1.0 / self.warmup_steps).clamp_(max=1.0)
 
     def advance(self) -> PruneResult | None:
-        """The part of ``step()`` that runs on the host: counting, checking, pruning."""
+        """The part of ``step()`` that runs on the host: counting, checking, pruning.
+
+        ``step()`` calls it; only code that replays a captured step calls it itself.
+        """
         self.num_steps += 1
         if self.num_steps % self.check_every == 0:
             self._health.check(self.num_steps)
@@ -255,6 +262,7 @@ class RankDetermination:
 
     def _forget(self, only: set[str] | None = None) -> None:
         """Start averages and streaks anew for tensors whose ranks have changed."""
+        self.version += 1
         for name in self._streaks:
             if only is None or name in only:
                 self._streaks[name] = _no_streaks(self.tensors[name])

@@ -1,0 +1,27 @@
+"""A captured step does what the step does. (The graph itself needs a GPU; here the CPU path.)"""
+
+import torch
+
+import rankfold as rf
+
+
+def test_on_the_cpu_a_captured_step_is_the_step() -> None:
+    losses = []
+    for wrap in (False, True):
+        torch.manual_seed(0)
+        model = rf.Linear(12, 5, config=rf.TT(4))
+        optimizer = torch.optim.Adam(rf.param_groups(model))
+        ranks = rf.RankDetermination(model, optimizer, num_data=100, total_steps=30)
+
+        def step(x: torch.Tensor, model=model, optimizer=optimizer, ranks=ranks) -> torch.Tensor:
+            loss = model(x).square().mean() + ranks.kl()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            ranks.step()
+            return loss.detach()
+
+        run = rf.CapturedStep(step, ranks) if wrap else step
+        losses.append([float(run(torch.randn(6, 12))) for _ in range(30)])
+        assert ranks.num_steps == 30
+    assert losses[0] == losses[1]
