@@ -175,13 +175,32 @@ class BayesianTensor(nn.Module):
         self.variance = variance
         self.count = self._counts()
 
+    def state_shapes(self, format: TensorFormat) -> dict[str, tuple[int, ...]]:
+        """The shapes of this tensor's ``state_dict()`` at the ranks of ``format``."""
+        shapes = {
+            f"factors.{name}": format.factor_shapes[int(name.rpartition(".")[2])]
+            for name, _ in self.factors.named_parameters()
+        }
+        return {**shapes, "variance": (sum(format.ranks) if self.has_prior else 0,)}
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Take on the ranks of the state that is about to be loaded."""
-        keys = [f"{prefix}factors.mean.{n}" for n in range(len(self.factors.mean))]
-        stored = [state_dict[key] for key in keys if key in state_dict]
-        if [tensor.dim() for tensor in stored] == [mean.dim() for mean in self.factors.mean]:
-            self._resize(self.format.with_ranks(self.format.ranks_of(stored)))
+        """Take on the ranks of the state that is about to be loaded, if all of it fits them."""
+        stored = {name: state_dict.get(prefix + name) for name in self.state_shapes(self.format)}
+        format = self._format_of({name: value for name, value in stored.items() if isinstance(value, Tensor)})
+        if format is not None:
+            self._resize(format)
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _format_of(self, state: dict[str, Tensor]) -> TensorFormat | None:
+        """The format at the ranks of a stored state; ``None`` if the state does not fit together."""
+        means = [mean for name, mean in state.items() if name.startswith("factors.mean.")]
+        if [mean.dim() for mean in means] != [mean.dim() for mean in self.factors.mean] or any(
+            mean.numel() == 0 for mean in means
+        ):
+            return None
+        format = self.format.with_ranks(self.format.ranks_of(means))
+        fits = self.state_shapes(format) == {name: tuple(value.shape) for name, value in state.items()}
+        return format if fits else None
 
     def _resize(self, format: TensorFormat) -> None:
         if format == self.format:
