@@ -3,8 +3,10 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.distributions import Normal
 
+import rankfold as rf
 from rankfold.likelihood import GaussianLikelihood
 
 
@@ -70,6 +72,17 @@ def test_the_noise_parameter_is_named_log_std():
     assert [name for name, _ in GaussianLikelihood(3).named_parameters()] == ["log_std"]
     assert repr(GaussianLikelihood(3)) == "GaussianLikelihood(num_outputs=3)"
     assert repr(GaussianLikelihood()) == "GaussianLikelihood(num_outputs=None)"
+
+
+def test_the_noise_is_never_decayed():
+    model = nn.ModuleDict({"layer": rf.Linear(4, 2, config=rf.CP(2)), "noise": GaussianLikelihood(2)})
+    groups = rf.param_groups(model, weight_decay=0.1)
+    (decay,) = [g["weight_decay"] for g in groups if any(p is model["noise"].log_std for p in g["params"])]
+    assert decay == 0.0
+    optimizer = torch.optim.AdamW([{"params": model["layer"].parameters(), "weight_decay": 0.0}])
+    optimizer.add_param_group({"params": model["noise"].parameters(), "weight_decay": 0.1})
+    with pytest.raises(ValueError, match="decays log standard deviations"):
+        rf.RankDetermination(model, optimizer, num_data=10, total_steps=10)
 
 
 @pytest.mark.parametrize(

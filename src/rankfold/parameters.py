@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from rankfold.posterior import FactorPosterior, GaussianPosterior
+from rankfold.posterior import FactorPosterior
 
 
 def param_groups(model: nn.Module, lr: float = 2e-3, weight_decay: float = 0.0) -> list[dict[str, Any]]:
@@ -48,10 +48,11 @@ def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
         )
     if any(decay.get(id(p), 0.0) for p in _log_std_parameters(model)):
         raise ValueError(
-            "the optimizer decays log standard deviations, which pulls every posterior std towards 1; "
+            "the optimizer decays log standard deviations, which pulls every std towards 1; "
             "use rankfold.param_groups(model, weight_decay=...), which sets weight_decay to 0 there"
         )
 
 
 def _log_std_parameters(model: nn.Module) -> list[nn.Parameter]:
-    return [p for m in model.modules() if isinstance(m, GaussianPosterior) for p in m.log_std]
+    """Those of the posteriors, and of a likelihood with learned noise."""
+    return [p for name, p in model.named_parameters() if "log_std" in name.split(".")]
