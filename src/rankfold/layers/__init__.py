@@ -1,8 +1,18 @@
 """Tensorized layers with the signatures of ``torch.nn``."""
 
-from rankfold.layers.base import TensorizedLayer
+from rankfold.layers.base import DenseTwin, TensorizedLayer
 from rankfold.layers.conv import Conv1d, Conv2d
 from rankfold.layers.embedding import Embedding, EmbeddingBag
 from rankfold.layers.linear import Linear
+from rankfold.layers.recurrent import Recurrent
 
-__all__ = ["Conv1d", "Conv2d", "Embedding", "EmbeddingBag", "Linear", "TensorizedLayer"]
+__all__ = [
+    "Conv1d",
+    "Conv2d",
+    "DenseTwin",
+    "Embedding",
+    "EmbeddingBag",
+    "Linear",
+    "Recurrent",
+    "TensorizedLayer",
+]

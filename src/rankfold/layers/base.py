@@ -18,31 +18,14 @@ from rankfold.config import TensorConfig
 from rankfold.posterior import INITIAL_STD_RATIO
 
 
-class TensorizedLayer(nn.Module, ABC):
-    """A layer whose weight exists only as factors.
+class DenseTwin(nn.Module, ABC):
+    """A module that stands in for one of ``torch.nn``, with weights that exist only as factors.
 
     Attributes:
-        tensor: the weight.
-        bias_vector: the bias, or ``None``.
-        config: the options the layer was made with.
+        config: the options it was made with.
     """
 
-    tensor: BayesianTensor
-    bias_vector: BayesianVector | None
     config: TensorConfig
-
-    @property
-    @abstractmethod
-    def weight(self) -> Tensor:
-        """The dense weight in the layout of ``torch.nn``: a sample in training, the mean in eval.
-
-        It is rebuilt on every access, for code that reaches into a layer; ``forward`` does without.
-        """
-
-    @property
-    def bias(self) -> Tensor | None:
-        """The bias: a sample in training, the mean in eval."""
-        return None if self.bias_vector is None else self.bias_vector()
 
     @classmethod
     @abstractmethod
@@ -60,6 +43,31 @@ class TensorizedLayer(nn.Module, ABC):
     @abstractmethod
     def to_dense(self) -> nn.Module:
         """The ``torch.nn`` layer with the posterior mean as its weight."""
+
+
+class TensorizedLayer(DenseTwin):
+    """A layer with one weight, which exists only as factors, and perhaps a bias.
+
+    Attributes:
+        tensor: the weight.
+        bias_vector: the bias, or ``None``.
+    """
+
+    tensor: BayesianTensor
+    bias_vector: BayesianVector | None
+
+    @property
+    @abstractmethod
+    def weight(self) -> Tensor:
+        """The dense weight in the layout of ``torch.nn``: a sample in training, the mean in eval.
+
+        It is rebuilt on every access.
+        """
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The bias: a sample in training, the mean in eval."""
+        return None if self.bias_vector is None else self.bias_vector()
 
     def __repr__(self) -> str:
         mode = "" if self.config.inference == "bayes" else f", {self.config.inference}"

@@ -262,15 +262,9 @@ def refuse_row_options(max_norm: float | None, scale_grad_by_freq: bool, sparse:
             f"alone; leave it None and, if needed, rescale the rows that come out"
         )
     if scale_grad_by_freq:
-        raise ValueError(
-            "scale_grad_by_freq=True is not supported: gradients belong to factors that many rows share, "
-            "so they have no frequency; leave it False"
-        )
+        raise ValueError("scale_grad_by_freq=True is not supported: gradients belong to shared factors; leave it False")
     if sparse:
-        raise ValueError(
-            "sparse=True is not supported: the factors are small and their gradients dense; leave it False "
-            "and use an ordinary optimizer"
-        )
+        raise ValueError("sparse=True is not supported: the factors are small, their gradients dense; leave it False")
 
 
 def check_mode(mode: str) -> Literal["sum", "mean"]:
@@ -293,17 +287,10 @@ def check_index(index: Tensor, size: int) -> None:
     """
     if index.dtype not in (torch.int32, torch.int64):
         raise TypeError(f"indices must be int32 or int64, got {index.dtype}")
-    if index.is_cpu and not torch.compiler.is_compiling():
-        _check_index_now(index, size)
-    else:
-        inside = ((index >= 0) & (index < size)).all()
-        torch._assert_async(inside, f"an index is out of range: valid indices are 0 to {size - 1}")
-
-
-def _check_index_now(index: Tensor, size: int) -> None:
-    if index.numel() == 0:
-        return
-    smallest, largest = (int(extreme) for extreme in index.aminmax())
-    if smallest < 0 or largest >= size:
-        worst = smallest if smallest < 0 else largest
-        raise IndexError(f"index {worst} is out of range: valid indices are 0 to {size - 1}")
+    valid = f"valid indices are 0 to {size - 1}"
+    if torch.compiler.is_compiling() or not index.is_cpu:
+        torch._assert_async(((index >= 0) & (index < size)).all(), f"an index is out of range: {valid}")
+    elif index.numel() > 0:
+        smallest, largest = (int(extreme) for extreme in index.aminmax())
+        if smallest < 0 or largest >= size:
+            raise IndexError(f"index {smallest if smallest < 0 else largest} is out of range: {valid}")
