@@ -5,6 +5,11 @@ pruned model loads into freshly tensorized code.
 
 The tensors' file carries the text of ``rankfold.json`` in its header as well. Each file is replaced
 in one step, so a save that is interrupted between the two leaves a whole checkpoint: the new one.
+
+Plain ``model.state_dict()`` and ``load_state_dict()`` carry the ranks too, but not the prior, the
+initial ranks and the count of updates. Either way, an optimizer that already has state keeps it at
+the old shapes, and its next step raises torch's error about them; load its state as well, or make
+it anew.
 """
 
 from __future__ import annotations
