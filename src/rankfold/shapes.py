@@ -31,6 +31,8 @@ class Folding:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dims", tuple(self.dims))
+        if not is_positive_integer(self.size):
+            raise ValueError(f"a size to fold must be a positive integer, got {self.size!r}")
         if not self.dims or any(not is_positive_integer(n) for n in self.dims):
             raise ValueError(f"dims must be positive integers, got {self.dims}")
         if self.padded_size < self.size:
@@ -75,14 +77,14 @@ def fold(size: int, order: int, max_padding: float = 0.05, dims: Sequence[int] |
     >>> fold(784, 2).dims
     (28, 28)
     """
-    if not is_positive_integer(size):
-        raise ValueError(f"a size to fold must be a positive integer, got {size!r}")
     if dims is not None:
         return Folding(size, tuple(dims))
+    if not is_positive_integer(size):
+        raise ValueError(f"a size to fold must be a positive integer, got {size!r}")
     if not is_positive_integer(order):
         raise ValueError(f"order must be a positive integer, got {order!r}")
-    if max_padding < 0:
-        raise ValueError(f"max_padding must be at least 0 (0.05 allows 5 %), got {max_padding}")
+    if not 0 <= max_padding <= 1:
+        raise ValueError(f"max_padding must lie between 0 and 1 (0.05 allows 5 %), got {max_padding!r}")
     return Folding(size, _best_modes(size, order, max_padding))
 
 
@@ -109,12 +111,16 @@ def _best_modes(size: int, order: int, max_padding: float) -> tuple[int, ...]:
             if score < best_score - 1e-12:
                 best, best_score = candidate, score
             return
-        smallest = chosen[-1] if chosen else 1
-        for mode in range(max(smallest, math.ceil(remaining ** (1.0 / left))), smallest - 1, -1):
+        smallest, balanced = chosen[-1] if chosen else 1, remaining ** (1.0 / left)
+        for mode in range(max(smallest, math.ceil(balanced)), smallest - 1, -1):
             rest = (left - 1) * (remaining / mode) ** (1.0 / (left - 1))
-            if (sum(chosen) + mode + rest) / ideal_sum - 1.0 >= best_score:
+            hopeless = (sum(chosen) + mode + rest) / ideal_sum - 1.0 >= best_score
+            if hopeless and mode <= balanced:
                 break  # smaller modes are less balanced still
-            search((*chosen, mode), product * mode)
+            grown = product * mode
+            # whatever follows, the padded size is a multiple of the product so far
+            if not hopeless and -(-size // grown) * grown <= largest:
+                search((*chosen, mode), grown)
 
     search((), 1)
     return best
