@@ -45,23 +45,30 @@ class TensorConfig(ABC):
     weak_std: float = field(default=1.0, kw_only=True)
 
     def __post_init__(self) -> None:
-        for name in ("in_dims", "out_dims"):
-            if getattr(self, name) is not None:
+        for name in ("max_rank", "in_dims", "out_dims"):
+            if isinstance(getattr(self, name), list):
                 object.__setattr__(self, name, tuple(getattr(self, name)))
-        if not isinstance(self.max_rank, int):
-            object.__setattr__(self, "max_rank", tuple(self.max_rank))
-        ranks = self.max_rank if isinstance(self.max_rank, tuple) else (self.max_rank,)
-        for rank in ranks:
+        for rank in self.max_rank if isinstance(self.max_rank, tuple) else (self.max_rank,):
             if not is_positive_integer(rank):
                 raise ValueError(f"max_rank must be a positive integer, got {rank!r}")
+        self._check_folding()
         if self.inference not in ("bayes", "map", "fixed"):
             raise ValueError(f"inference must be 'bayes', 'map' or 'fixed', got {self.inference!r}")
         if not isinstance(self.prior, ShrinkagePrior):
             raise TypeError(f"prior must be rankfold.LogUniform() or rankfold.HalfCauchy(), got {self.prior!r}")
         for name in ("init_std", "weak_std"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} must be positive, got {value!r}")
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} must be positive and finite, got {value!r}")
+
+    def _check_folding(self) -> None:
+        for name, dims in (("in_dims", self.in_dims), ("out_dims", self.out_dims)):
+            if dims is not None and not (isinstance(dims, tuple) and dims and all(map(is_positive_integer, dims))):
+                raise ValueError(f"{name} must be a tuple of positive integers, got {dims!r}")
+        if self.order is not None and not is_positive_integer(self.order):
+            raise ValueError(f"order must be a positive integer, got {self.order!r}")
+        if not 0 <= self.max_padding <= 1:
+            raise ValueError(f"max_padding must lie between 0 and 1 (0.05 allows 5 %), got {self.max_padding!r}")
 
     def build(self, in_size: int, out_size: int, *, kernel_size: int = 1) -> formats.TensorFormat:
         """The format of a matrix of ``in_size · kernel_size`` inputs and ``out_size`` outputs.
