@@ -11,6 +11,7 @@ of √λ taken as functions of λ, without the Jacobian of the change of variabl
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import final
@@ -70,8 +71,8 @@ class HalfCauchy(ShrinkagePrior):
     eta: float | None = None
 
     def __post_init__(self) -> None:
-        if self.eta is not None and not self.eta > 0:
-            raise ValueError(f"eta must be positive (or None for the default), got {self.eta!r}")
+        if self.eta is not None and not 0 < self.eta < math.inf:
+            raise ValueError(f"eta must be positive and finite (or None for the default), got {self.eta!r}")
 
     @property
     def _squared_eta(self) -> float:
