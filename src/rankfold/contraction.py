@@ -34,15 +34,17 @@ _BYTES_PER_ENTRY = 4.0
 
 _BATCH = "B"
 
+# Networks of up to this many tensors are also searched by branching, which grows exponentially.
+_MAX_BRANCHING = 12
+
 # Batched contractions are cut into chunks whose largest intermediate has at most this many entries.
 _CHUNK_ENTRIES = 1 << 24
 
 
 class Step(NamedTuple):
-    """Contract the operands at two positions and append the result."""
+    """Contract the operands at two positions (or reduce a lone one) and append the result."""
 
-    first: int
-    second: int
+    positions: tuple[int, ...]
     equation: str
 
 
@@ -122,8 +124,10 @@ def plan(equation: str, shapes: Shapes) -> Plan:
     inputs, output = equation.split("->")
     terms = inputs.split(",")
     if len(terms) == 1:
-        return Plan((), 0.0, math.prod(shapes[0]))
-    searches = ("optimal",) if len(terms) <= 5 else ("greedy", "branch-2")
+        return Plan((Step((0,), equation),), 0.0, math.prod(shapes[0]))
+    searches = ["optimal"] if len(terms) <= 5 else ["greedy"]
+    if 5 < len(terms) <= _MAX_BRANCHING:
+        searches.append("branch-2")
     paths = [opt_einsum.contract_path(equation, *shapes, shapes=True, optimize=s)[0] for s in searches]
     paths.append([(0, 1)] + [(0, n) for n in range(len(terms) - 2, 0, -1)])  # left to right
     return min((_follow(path, terms, output, shapes) for path in paths), key=lambda p: p.cost)
@@ -153,11 +157,11 @@ def _follow(path: Sequence[tuple[int, ...]], terms: Sequence[str], output: str, 
     for positions in path:
         if len(positions) == 1:
             continue
-        second, first = sorted(positions)[1], sorted(positions)[0]
+        first, second = sorted(positions)
         b, a = terms.pop(second), terms.pop(first)
         wanted = set(output).union(*terms)
         target = "".join(c for c in dict.fromkeys(a + b) if c in wanted) if terms else output
-        steps.append(Step(first, second, f"{a},{b}->{target}"))
+        steps.append(Step((first, second), f"{a},{b}->{target}"))
         cost += _step_cost(a, b, target, size)
         largest = max(largest, math.prod(size[c] for c in target))
         terms.append(target)
@@ -177,7 +181,6 @@ def _letter_sizes(terms: Sequence[str], shapes: Shapes) -> list[tuple[str, int]]
 def _run(chosen: Plan, operands: Sequence[Tensor]) -> Tensor:
     live = list(operands)
     for step in chosen.steps:
-        b = live.pop(step.second)
-        a = live.pop(step.first)
-        live.append(torch.einsum(step.equation, a, b))
+        taken = [live.pop(n) for n in reversed(step.positions)]
+        live.append(torch.einsum(step.equation, *reversed(taken)))
     return live[0]
