@@ -13,14 +13,19 @@ from torch.nn.utils import parametrize
 
 from rankfold.config import TensorConfig
 from rankfold.formats import TensorFormat
-from rankfold.layers import Embedding, EmbeddingBag, Linear, TensorizedLayer
+from rankfold.layers import Conv1d, Conv2d, DenseTwin, Embedding, EmbeddingBag, Linear, Recurrent
 from rankfold.layers.embedding import check_mode, refuse_row_options
 from rankfold.layers.linear import is_transformers_conv1d
 
-_TWINS: tuple[tuple[type[nn.Module], type[TensorizedLayer]], ...] = (
+_TWINS: tuple[tuple[type[nn.Module], type[DenseTwin]], ...] = (
     (nn.Linear, Linear),
     (nn.Embedding, Embedding),
     (nn.EmbeddingBag, EmbeddingBag),
+    (nn.Conv1d, Conv1d),
+    (nn.Conv2d, Conv2d),
+    (nn.LSTM, Recurrent),
+    (nn.GRU, Recurrent),
+    (nn.RNN, Recurrent),
 )
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -60,7 +65,7 @@ class DenseLayer:
     names: tuple[str, ...]
     module: nn.Module
     base: type[nn.Module]
-    twin: type[TensorizedLayer]
+    twin: type[DenseTwin]
 
     @property
     def name(self) -> str:
@@ -69,16 +74,6 @@ class DenseLayer:
     @property
     def matrices(self) -> tuple[Matrix, ...]:
         return matrices(self.module)
-
-    @property
-    def keeps_forward(self) -> bool:
-        """Whether calling it does what its torch.nn class does."""
-        replaced = "forward" in vars(self.module)  # set on the instance, as some libraries do
-        return not replaced and all(
-            getattr(type(self.module), method) is getattr(self.base, method)
-            for method in ("forward", "_conv_forward")
-            if method in dir(self.base)
-        )
 
 
 def dense_layers(model: nn.Module) -> list[DenseLayer]:
@@ -97,14 +92,14 @@ def dense_layers(model: nn.Module) -> list[DenseLayer]:
 def _walk(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
     """Every module under every name it has, stopping at layers that are tensorized already."""
     yield name, module
-    if isinstance(module, TensorizedLayer):
+    if isinstance(module, DenseTwin):
         return
     for key, child in module._modules.items():
         if child is not None:
             yield from _walk(child, f"{name}.{key}" if name else key)
 
 
-def _kind(module: nn.Module) -> tuple[type[nn.Module], type[TensorizedLayer]] | None:
+def _kind(module: nn.Module) -> tuple[type[nn.Module], type[DenseTwin]] | None:
     if is_transformers_conv1d(module):
         return type(module), Linear
     return next((pair for pair in _TWINS if isinstance(module, pair[0])), None)
@@ -126,8 +121,21 @@ def matrices(module: nn.Module) -> tuple[Matrix, ...]:
         case nn.Conv1d() | nn.Conv2d():
             positions = math.prod(module.kernel_size)
             return (Matrix("weight", bias, module.in_channels // module.groups, module.out_channels, positions),)
+        case nn.RNNBase():
+            return _recurrent_matrices(module)
     in_size, out_size = module.get_parameter("weight").shape  # transformers' Conv1D
     return (Matrix("weight", bias, in_size, out_size),)
+
+
+def _recurrent_matrices(module: nn.RNNBase) -> tuple[Matrix, ...]:
+    """All matrices; ``weight_ih_l0`` goes with ``bias_ih_l0``, and a projection ``weight_hr_l0`` with none."""
+    found = []
+    for name, weight in module._parameters.items():
+        if weight is not None and name.startswith("weight"):
+            bias = name.replace("weight", "bias")
+            outputs, inputs = weight.shape
+            found.append(Matrix(name, bias if bias in module._parameters else None, inputs, outputs))
+    return tuple(found)
 
 
 # What keeps a layer from being replaced ---------------------------------------------------------------
@@ -140,11 +148,25 @@ def obstacle(layer: DenseLayer) -> str:
     if any(is_lazy(p) for p in parameters):
         return "it is lazy and has no shape yet; run the model once first"
     return (
-        _unplain_parameters(layer)
+        own_forward(layer)
+        or _unplain_parameters(layer)
         or _unsupported_option(module)
         or _hooks_that_would_be_lost(module)
         or next((f"its dtype {p.dtype} is not supported" for p in parameters if p.dtype not in _DTYPES), "")
     )
+
+
+def own_forward(layer: DenseLayer) -> str:
+    """Why calling ``layer`` may do something else than its torch.nn class, or an empty string."""
+    if "forward" in vars(layer.module):
+        return "its forward was replaced"
+    kind = type(layer.module)
+    kept = all(
+        getattr(kind, method) is getattr(layer.base, method)
+        for method in ("forward", "_conv_forward")
+        if method in dir(layer.base)
+    )
+    return "" if kept else f"{kind.__name__} has a forward of its own"
 
 
 def _unplain_parameters(layer: DenseLayer) -> str:

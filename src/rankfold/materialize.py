@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Set
 import torch
 from torch import Tensor, nn
 
-from rankfold.layers import TensorizedLayer
+from rankfold.layers import DenseTwin
 
 
 def stand_ins(model: nn.Module, leave_out: Set[nn.Module], device: torch.device) -> dict[nn.Module, nn.Module]:
@@ -17,7 +17,7 @@ def stand_ins(model: nn.Module, leave_out: Set[nn.Module], device: torch.device)
     A copy owns only its own parameters and buffers. Modules in ``leave_out`` and tensorized layers are
     passed over. Whatever cannot be initialised is an error that names it.
     """
-    skipped = {m for m in model.modules() if isinstance(m, TensorizedLayer)} | set(leave_out)
+    skipped = {m for m in model.modules() if isinstance(m, DenseTwin)} | set(leave_out)
     below = {child for module in skipped for child in module.modules()}
     found: dict[nn.Module, nn.Module] = {}
     shared: dict[nn.Parameter, nn.Parameter] = {}

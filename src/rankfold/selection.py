@@ -10,8 +10,8 @@ from fnmatch import fnmatchcase
 from torch import nn
 
 from rankfold.config import TensorConfig
-from rankfold.dense_layers import DenseLayer, dense_layers, is_recurrent
-from rankfold.layers import TensorizedLayer
+from rankfold.dense_layers import DenseLayer, dense_layers, is_recurrent, own_forward
+from rankfold.layers import DenseTwin
 from rankfold.layers.linear import is_transformers_conv1d
 
 LayerFilter = Callable[[nn.Module, str], bool] | type[nn.Module] | str | Sequence[str | type[nn.Module]]
@@ -56,8 +56,8 @@ def choose(
 def _choice(
     layer: DenseLayer, config: TensorConfig | None, filter_fn: LayerFilter | None, overrides: Overrides
 ) -> Choice:
-    if not layer.keeps_forward:
-        return Choice(layer, reason=f"{type(layer.module).__name__} has a forward of its own")
+    if own_forward(layer) and layer.name not in overrides:
+        return Choice(layer, reason=own_forward(layer))
     for pattern in reversed(list(overrides)):
         if _matches(layer, pattern):
             return Choice(layer, overrides[pattern], reason="overrides keep it")
@@ -100,7 +100,7 @@ def _matches(layer: DenseLayer, wanted: str | type[nn.Module]) -> bool:
 
 
 def _check_arguments(model: nn.Module, config: object, overrides: Overrides | None) -> None:
-    if isinstance(model, TensorizedLayer):
+    if isinstance(model, DenseTwin):
         raise ValueError(f"the model is a {type(model).__name__} of rankfold already; there is nothing to tensorize")
     if isinstance(model, nn.parallel.DistributedDataParallel):
         raise ValueError("tensorize the model before wrapping it in DistributedDataParallel, which tracks parameters")

@@ -13,7 +13,7 @@ from rankfold.bayesian_tensor import BayesianTensor
 from rankfold.bayesian_vector import BayesianVector
 from rankfold.config import TensorConfig
 from rankfold.decisions import Decision, decide
-from rankfold.layers import Embedding, EmbeddingBag, Linear, TensorizedLayer
+from rankfold.layers import DenseTwin, Embedding, EmbeddingBag, Linear, Recurrent, TensorizedLayer
 from rankfold.materialize import stand_ins, take_over_
 from rankfold.selection import LayerFilter, Overrides
 from rankfold.tying import holders
@@ -86,13 +86,13 @@ def to_dense(model: nn.Module) -> nn.Module:
     )
     """
     copied = copy.deepcopy(model)
-    layers = [module for module in copied.modules() if isinstance(module, TensorizedLayer)]
-    plain = {layer: _plain_layer(layer) for layer in layers}
-    if isinstance(copied, TensorizedLayer):
-        return plain[copied]
-    _tie_weights(plain)
-    biases = _tie_biases(plain)
-    _swap(copied, {**plain})
+    layers = [module for module in copied.modules() if isinstance(module, DenseTwin)]
+    pairs = [(layer, _plain_layer(layer)) for layer in layers]
+    if layers and layers[0] is copied:
+        return pairs[0][1]
+    _tie_weights(pairs)
+    biases = _tie_biases(pairs)
+    _swap(copied, dict(pairs))
     _repoint(copied, biases)
     return copied
 
@@ -126,9 +126,9 @@ def _check(decisions: Sequence[Decision], chosen: Sequence[Decision], trained: b
 
 def _build_twins(
     chosen: Sequence[Decision], trained: bool, device: torch.device | None, progress: Progress | None
-) -> dict[nn.Module, TensorizedLayer]:
+) -> dict[nn.Module, DenseTwin]:
     """The tensorized twin of every chosen layer, by dense layer; lenders of tensors come first."""
-    twins: dict[nn.Module, TensorizedLayer] = {}
+    twins: dict[nn.Module, DenseTwin] = {}
     for number, decision in enumerate(sorted(chosen, key=lambda d: d.lender is not d.layer), start=1):
         if progress is not None:
             progress(decision.layer.name, number, len(chosen))
@@ -137,8 +137,8 @@ def _build_twins(
 
 
 def _twin(
-    decision: Decision, twins: Mapping[nn.Module, TensorizedLayer], trained: bool, device: torch.device | None
-) -> TensorizedLayer:
+    decision: Decision, twins: Mapping[nn.Module, DenseTwin], trained: bool, device: torch.device | None
+) -> DenseTwin:
     layer, tie, config = decision.layer, decision.tie, decision.config
     assert config is not None
     if tie is None or tie.leader is layer:
@@ -147,76 +147,83 @@ def _twin(
         # Its own tensor is dropped at once, so it is made as small as can be.
         small = replace(config, max_rank=1, in_dims=None, out_dims=None)
         twin = layer.twin.from_dense(layer.module, small, device=device)
-        _borrow(twin, twins[tie.leader.module].tensor, tie.is_transposed(layer))
+        _borrow(twin, twins[tie.leader.module], tie.is_transposed(layer))
         twin.config = config
     if isinstance(twin, Embedding) and tie is not None and tie.frees_padding(layer):
         twin.padding_idx = None
     twin.train(layer.module.training)
-    _freeze_like(twin, layer.module)
+    for name, part in _parts(twin).items():
+        part.requires_grad_(layer.module.get_parameter(name).requires_grad)
     _carry_hooks(layer.module, twin)
     return twin
 
 
-def _borrow(twin: TensorizedLayer, tensor: BayesianTensor, transposed: bool) -> None:
+def _borrow(twin: DenseTwin, lender: DenseTwin, transposed: bool) -> None:
+    """Let ``twin`` use the tensor of ``lender``; recurrent layers are refused before they come here."""
+    assert isinstance(lender, TensorizedLayer)
     if isinstance(twin, Linear):
-        twin.tie_(tensor, transposed=transposed)
-    else:
-        twin.tensor = tensor
-
-
-def _freeze_like(twin: TensorizedLayer, dense: nn.Module) -> None:
-    """Freeze the factors of a frozen weight, and likewise a bias."""
-    twin.tensor.requires_grad_(dense.get_parameter("weight").requires_grad)
-    if twin.bias_vector is not None:
-        twin.bias_vector.requires_grad_(dense.get_parameter("bias").requires_grad)
+        twin.tie_(lender.tensor, transposed=transposed)
+    elif isinstance(twin, TensorizedLayer):
+        twin.tensor = lender.tensor
 
 
 # Back to torch.nn -------------------------------------------------------------------------------------
 
 
-def _plain_layer(layer: TensorizedLayer) -> nn.Module:
+def _plain_layer(layer: DenseTwin) -> nn.Module:
     dense = layer.to_dense()
     dense.train(layer.training)
-    dense.get_parameter("weight").requires_grad_(_is_learned(layer.tensor))
-    if layer.bias_vector is not None:
-        dense.get_parameter("bias").requires_grad_(_is_learned(layer.bias_vector))
+    for name, part in _parts(layer).items():
+        dense.get_parameter(name).requires_grad_(any(p.requires_grad for p in part.parameters()))
     _carry_hooks(layer, dense)
     return dense
 
 
-def _is_learned(module: nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in module.parameters())
-
-
-def _tie_weights(plain: Mapping[TensorizedLayer, nn.Module]) -> None:
+def _tie_weights(pairs: Sequence[tuple[DenseTwin, nn.Module]]) -> None:
     """Give the dense layers of one tensor one weight, where they store it the same way round."""
     shared: dict[tuple[BayesianTensor, bool], nn.Parameter] = {}
-    # a table with a padding row holds zeros there, so another layer's weight goes first
-    for layer in sorted(plain, key=lambda layer: isinstance(layer, EmbeddingBag) and layer.padding_idx is not None):
-        outputs_first = isinstance(layer, Linear) and not layer.transposed
-        weight = shared.setdefault((layer.tensor, outputs_first), plain[layer].get_parameter("weight"))
-        plain[layer].register_parameter("weight", weight)
+    # a bag with a padding row holds zeros there, so another layer's weight goes first
+    for layer, dense in sorted(pairs, key=lambda pair: isinstance(pair[0], EmbeddingBag)):
+        if isinstance(layer, TensorizedLayer):
+            outputs_first = isinstance(layer, Linear) and not layer.transposed
+            weight = shared.setdefault((layer.tensor, outputs_first), dense.get_parameter("weight"))
+            dense.register_parameter("weight", weight)
 
 
-def _tie_biases(plain: Mapping[TensorizedLayer, nn.Module]) -> dict[nn.Parameter, nn.Parameter]:
+def _tie_biases(pairs: Sequence[tuple[DenseTwin, nn.Module]]) -> dict[nn.Parameter, nn.Parameter]:
     """Give the dense layers of one bias vector one bias; returns the dense bias by the mean it replaces."""
     shared: dict[nn.Parameter, nn.Parameter] = {}
-    for layer, dense in plain.items():
-        if layer.bias_vector is not None:
-            mean = layer.bias_vector.entries.mean[0]
-            dense.register_parameter("bias", shared.setdefault(mean, dense.get_parameter("bias")))
+    for layer, dense in pairs:
+        for name, vector in _vectors(layer):
+            setattr(dense, name, shared.setdefault(vector.entries.mean[0], dense.get_parameter(name)))
     return shared
 
 
 # Both ways --------------------------------------------------------------------------------------------
 
 
-def _share_biases(twins: Mapping[nn.Module, TensorizedLayer]) -> dict[nn.Parameter, nn.Parameter]:
+def _parts(twin: DenseTwin) -> dict[str, nn.Module]:
+    """What stands in for the parameters of the dense layer, by their names there."""
+    if isinstance(twin, Recurrent):
+        return {**dict(twin.tensors.items()), **dict(twin.vectors.items())}
+    assert isinstance(twin, TensorizedLayer)
+    return {"weight": twin.tensor} | ({} if twin.bias_vector is None else {"bias": twin.bias_vector})
+
+
+def _vectors(twin: DenseTwin) -> list[tuple[str, BayesianVector]]:
+    return [(name, part) for name, part in _parts(twin).items() if isinstance(part, BayesianVector)]
+
+
+def _share_biases(twins: Mapping[nn.Module, DenseTwin]) -> dict[nn.Parameter, nn.Parameter]:
     """Give the twins of one dense bias one vector; returns its mean by the dense bias it replaces."""
     shared: dict[nn.Parameter, BayesianVector] = {}
     for dense, twin in twins.items():
-        if twin.bias_vector is not None:
-            twin.bias_vector = shared.setdefault(dense.get_parameter("bias"), twin.bias_vector)
+        for name, vector in _vectors(twin):
+            common = shared.setdefault(dense.get_parameter(name), vector)
+            if isinstance(twin, Recurrent):
+                twin.vectors[name] = common
+            elif isinstance(twin, TensorizedLayer):
+                twin.bias_vector = common
     return {bias: vector.entries.mean[0] for bias, vector in shared.items()}
 
 
@@ -225,7 +232,7 @@ def _repoint(model: nn.Module, renewed: Mapping[nn.Parameter, nn.Parameter]) -> 
     for parameter, places in holders(model).items():
         if parameter in renewed:
             for module, name in places:
-                module.register_parameter(name, renewed[parameter])
+                setattr(module, name, renewed[parameter])
 
 
 def _swap(model: nn.Module, new: Mapping[nn.Module, nn.Module]) -> None:
