@@ -130,6 +130,8 @@ class TensorFormat(ABC):
         Rebuilds ``A`` or contracts ``x`` through the factors, whichever is cheaper.
         """
         source, target = (self.outputs, self.inputs) if transposed else (self.inputs, self.outputs)
+        if x.dim() != 2 or x.shape[1] != source.size:
+            raise ValueError(f"{self.name} expects a batch of shape (B, {source.size}), got {tuple(x.shape)}")
         letters = (self._output_letters, self._input_letters)
         first, last = letters if transposed else letters[::-1]
         equation = f"{_BATCH}{first},{','.join(self.subscripts)}->{_BATCH}{last}"

@@ -25,6 +25,11 @@ class TensorTrainMatrix(TensorFormat):
                 f"{self.inputs.dims} and {len(self.outputs.dims)} output modes {self.outputs.dims}; "
                 f"give as many of one as of the other (a mode may be 1)"
             )
+        if len(self.inputs.dims) < 2:
+            raise ValueError(
+                f"TTM needs at least 2 modes on each side, got {self.inputs.dims} and {self.outputs.dims}; "
+                f"one core alone is the dense matrix"
+            )
         super().__post_init__()
 
     @staticmethod
