@@ -60,7 +60,7 @@ class BayesianTensor(nn.Module):
         self.inference = config.inference
         self.weak_std = config.weak_std
         self.num_updates = 0
-        means = format.random_factors(weight_std) if matrix is None else format.decompose(matrix.double())
+        means = _initial_means(format, weight_std, matrix)
         # the common scale of the factors sets the initial posterior spread and the default η
         scale = math.sqrt(sum(float(m.square().sum()) for m in means) / format.num_entries)
         self.prior = config.prior.at_scale(scale)
@@ -216,6 +216,16 @@ class BayesianTensor(nn.Module):
 
     def extra_repr(self) -> str:
         return describe(self.format) + ("" if self.inference == "bayes" else f", {self.inference}")
+
+
+def _initial_means(format: TensorFormat, weight_std: float, matrix: Tensor | None) -> list[Tensor]:
+    """Factors in float64: of ``matrix`` if given, random otherwise."""
+    if matrix is not None and matrix.any():
+        return format.decompose(matrix.double())
+    means = format.random_factors(weight_std)
+    if matrix is not None:
+        means[-1].zero_()  # A = 0, and yet the last factor receives gradients
+    return means
 
 
 def tensors_of(model: nn.Module) -> dict[str, BayesianTensor]:

@@ -188,8 +188,9 @@ class TensorFormat(ABC):
         if tuple(matrix.shape) != expected:
             raise ValueError(f"the matrix to decompose must have shape {expected}, got {tuple(matrix.shape)}")
         below, right = self.inputs.padded_size - expected[0], self.outputs.padded_size - expected[1]
-        padded = F.pad(matrix.detach(), (0, right, 0, below))
-        return _balance(self._decompose(padded.reshape(*self.inputs.dims, *self.outputs.dims)))
+        padded = F.pad(matrix.detach().double(), (0, right, 0, below))
+        factors = _balance(self._decompose(padded.reshape(*self.inputs.dims, *self.outputs.dims)))
+        return [factor.to(matrix.dtype) for factor in factors]
 
     def with_ranks(self, ranks: Sequence[int]) -> Self:
         """The same format at other ranks."""
@@ -217,7 +218,9 @@ class TensorFormat(ABC):
 
 
 def _balance(factors: list[Tensor]) -> list[Tensor]:
-    """Rescale factors to one common root mean square; their product is unchanged."""
-    sizes = [factor.double().square().mean().sqrt().clamp(min=1e-30) for factor in factors]
-    common = torch.stack(sizes).log().mean().exp()
-    return [factor * (common / size).to(factor.dtype) for factor, size in zip(factors, sizes, strict=True)]
+    """Rescale factors to one common root mean square; their product is unchanged, and stays if it is 0."""
+    sizes = torch.stack([factor.square().mean().sqrt() for factor in factors])
+    if not sizes.all():
+        return factors
+    common = sizes.log().mean().exp()
+    return [factor * (common / size) for factor, size in zip(factors, sizes, strict=True)]

@@ -43,21 +43,22 @@ def cp_als(tensor: Tensor, rank: int, sweeps: int = 200, tolerance: float = 1e-9
     """CP factors (I_n, R) by alternating least squares, with a vanishing ridge for stability."""
     exact, order = tensor.double(), tensor.dim()
     generator = torch.Generator().manual_seed(0)
-    factors = [_cp_start(exact, n, rank, generator) for n in range(order)]
+    kept = min(rank, exact.numel() // max(exact.shape))
+    factors = [_cp_start(exact, n, kept, generator) for n in range(order)]
     squared_norm, last_error = exact.square().sum(), torch.inf
     for _ in range(sweeps):
         for n in range(order):
             target = _khatri_rao_product(exact, factors, n)  # (I_n, R)
             gram = _gram_product([f for m, f in enumerate(factors) if m != n])  # (R, R)
-            ridge = 1e-10 * gram.diagonal().mean().clamp(min=1e-300)
-            factors[n] = torch.linalg.solve(gram + ridge * torch.eye(rank).to(gram), target, left=False)
+            ridge = 1e-10 * gram.diagonal().mean() + 1e-200
+            factors[n] = torch.linalg.solve(gram + ridge * torch.eye(kept).to(gram), target, left=False)
         # ‖A − Â‖² = ‖A‖² − 2⟨A, Â⟩ + ‖Â‖²; the last solve gives ⟨A, Â⟩ for free
         error = squared_norm - 2 * (target * factors[-1]).sum() + _gram_product(factors).sum()
         factors = _equal_columns(factors)
-        if last_error - float(error) < tolerance * float(squared_norm):
+        if last_error - float(error) <= tolerance * float(squared_norm):
             break
         last_error = float(error)
-    return [factor.to(tensor.dtype) for factor in factors]
+    return [F.pad(factor, (0, rank - kept)).to(tensor.dtype) for factor in factors]
 
 
 def _leading_columns(tensor: Tensor, mode: int, rank: int) -> Tensor:
