@@ -1,0 +1,160 @@
+"""``rankfold demo``: train the demonstration, show it, and leave its results in a folder."""
+
+from __future__ import annotations
+
+import json
+import platform
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.live import Live
+from torch import nn
+
+import rankfold
+from rankfold.accounting import accounting
+from rankfold.checkpoint import save
+from rankfold.cli.demo_plot import plot_ranks
+from rankfold.cli.demo_screen import progress_line, result_table, screen
+from rankfold.data.digits import Digits, load_digits
+from rankfold.demo import DemoRun, FormatName, PriorName, Settings, accuracy, train_dense
+from rankfold.predictive import predict
+
+INTERRUPTED = 130  # what a shell expects of a command stopped by Ctrl-C
+_DEFAULT = Settings()
+
+
+def demo(
+    format: Annotated[
+        FormatName, typer.Option(help="How weights are factored: cp has one rank per layer, the others several.")
+    ] = _DEFAULT.format,
+    prior: Annotated[PriorName, typer.Option(help="The prior that pulls ranks nobody needs to zero.")] = _DEFAULT.prior,
+    kl_weight: Annotated[
+        float, typer.Option(min=0.0, help="The one trade-off between size and fit: larger means smaller models.")
+    ] = _DEFAULT.kl_weight,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = _DEFAULT.epochs,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same run.")] = _DEFAULT.seed,
+    out: Annotated[Path, typer.Option(file_okay=False, help="Folder for the model, the plot and the figures.")] = Path(
+        "runs/demo"
+    ),
+    quiet: Annotated[bool, typer.Option("--quiet", help="Only the final table.")] = False,
+) -> None:
+    """Train a digit classifier whose weights exist only as small factors, and watch it find their ranks.
+
+    The network (64-256-256-10) learns scikit-learn's 1,797 handwritten digits. Its layers start at a
+    generous rank. While it trains, ranks that the data do not support carry no information, and they
+    are cut out for good: the factors get smaller, and so do the optimizer's states. At first there is a
+    warm-up, in which the prior gains its weight (β rises to 1) and nothing is cut.
+
+    Ctrl-C stops after the current epoch and keeps what was done.
+    """
+    console = Console()
+    out.mkdir(parents=True, exist_ok=True)
+    settings = Settings(format, prior, kl_weight, epochs, seed)
+    torch.set_num_threads(1)  # the matrices are small: one thread is faster than several
+    data = load_digits()
+    with console.status("training the dense network, for comparison"):
+        dense = train_dense(settings, data)
+    run = DemoRun(settings, data)
+    stopped = _train(run, console, quiet)
+    figures = _figures(run, dense, data, stopped)
+    _leave_results(run, figures, out)
+    console.print(result_table(figures))
+    _say_where(console, run, out)
+    if stopped:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _train(run: DemoRun, console: Console, quiet: bool) -> bool:
+    """Train to the end, or until Ctrl-C; whether it was stopped."""
+    every = max(1, run.settings.epochs // 10)
+    live = console.is_terminal and not quiet
+    with _stop_requests() as requests, Live(console=console, transient=False, auto_refresh=False) as display:
+        for snapshot in run.train():
+            if live:
+                display.update(screen(run), refresh=True)
+            elif not quiet and snapshot.epoch % every == 0:
+                console.print(progress_line(run))
+            if requests:
+                return True
+    return False
+
+
+@contextmanager
+def _stop_requests() -> Iterator[list[int]]:
+    """Within this context Ctrl-C is noted in a list instead of raised, so that no step is cut in two."""
+    requests: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        requests.append(number)
+
+    previous = signal.signal(signal.SIGINT, note)
+    try:
+        yield requests
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _figures(run: DemoRun, dense: nn.Module, data: Digits, stopped: bool) -> dict[str, Any]:
+    """Everything the run found, as plain values."""
+    counts = accounting(run.model).total
+    full = run.full_rank
+    probabilities, spread = predict(run.model, data.test_images, transform=lambda y: y.softmax(1), seed=0)
+    right = probabilities.argmax(1) == data.test_labels
+    top_spread = spread.gather(1, probabilities.argmax(1, keepdim=True)).squeeze(1)
+    return {
+        "settings": asdict(run.settings),
+        "stopped_early": stopped,
+        "epochs_done": len(run.history),
+        "seconds": run.history[-1].seconds,
+        "dense": {
+            "parameters": counts.dense_parameters,
+            "bytes": counts.dense_bytes,
+            "accuracy": accuracy(dense, data),
+        },
+        "before": {
+            "parameters": run.before.final_parameters,
+            "bytes": run.before.final_bytes,
+            "accuracy": full.accuracy if full else None,
+            "epoch": full.epoch if full else None,
+        },
+        "after": {
+            "parameters": counts.final_parameters,
+            "bytes": counts.final_bytes,
+            "accuracy": run.history[-1].accuracy,
+            "accuracy_of_32_samples": float(right.float().mean()),
+        },
+        "spread_where_right": _mean_or_none(top_spread[right]),
+        "spread_where_wrong": _mean_or_none(top_spread[~right]),
+        "history": [asdict(snapshot) for snapshot in run.history],
+        "versions": {
+            "rankfold": rankfold.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def _mean_or_none(values: torch.Tensor) -> float | None:
+    return float(values.mean()) if values.numel() else None
+
+
+def _leave_results(run: DemoRun, figures: dict[str, Any], out: Path) -> None:
+    save(run.model, out / "model")
+    plot_ranks(run, out / "ranks.png")
+    (out / "demo.json").write_text(json.dumps(figures, indent=2) + "\n")
+
+
+def _say_where(console: Console, run: DemoRun, out: Path) -> None:
+    done, wanted = len(run.history), run.settings.epochs
+    if done < wanted:
+        console.print(f"[yellow]Stopped after {done} of {wanted} epochs; what was learned until then is kept.[/]")
+    console.print(f"The model is in [bold]{out}/model[/], its ranks over training in [bold]{out}/ranks.png[/],")
+    console.print(f"all figures in [bold]{out}/demo.json[/].")

@@ -1,0 +1,103 @@
+"""What the demonstration shows on the terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from rankfold.demo import DemoRun, Snapshot
+
+BAR_WIDTH = 36
+ALIVE, GONE, ACCENT = "cyan", "grey30", "bold magenta"
+
+
+def screen(run: DemoRun) -> RenderableType:
+    """The whole display after an epoch."""
+    settings, now = run.settings, run.history[-1]
+    title = f"[bold]rankfold[/] · {settings.format.upper()} · {settings.prior} prior · KL weight {settings.kl_weight:g}"
+    parts = (_progress(run, now), Text(), _terms(run, now), Text(), _ranks(run, now))
+    return Panel(Group(*parts), title=title, box=box.ROUNDED, padding=(1, 2), width=84)
+
+
+def progress_line(run: DemoRun) -> str:
+    """One line, for output that is no terminal."""
+    now = run.history[-1]
+    ranks = "  ".join(f"{name} {'·'.join(map(str, ranks))}" for name, ranks in now.ranks.items())
+    return (
+        f"epoch {now.epoch:4d}/{run.settings.epochs}  NLL {now.nll:.3f}  KL {now.kl_nats:7,.0f}  β {now.beta:.2f}  "
+        f"accuracy {now.accuracy:.1%}  parameters {now.parameters:6,}  ranks {ranks}"
+    )
+
+
+def result_table(figures: dict[str, Any]) -> RenderableType:
+    """Dense, before and after, side by side."""
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold")
+    table.add_column("network")
+    for heading in ("parameters", "smaller", "bytes", "test accuracy"):
+        table.add_column(heading, justify="right")
+    rows = {"dense": "dense", "factors, starting ranks": "before", "factors, ranks found": "after"}
+    for label, key in rows.items():
+        entry, style = figures[key], "bold green" if key == "after" else ""
+        ratio = figures["dense"]["parameters"] / entry["parameters"]
+        shown = "–" if entry["accuracy"] is None else f"{entry['accuracy']:.1%}"
+        table.add_row(
+            label, f"{entry['parameters']:,}", f"{ratio:.1f}×", f"{entry['bytes']:,}", shown, style=style or None
+        )
+    return Group(table, *_footnotes(figures))
+
+
+def _footnotes(figures: dict[str, Any]) -> list[Text]:
+    notes = []
+    if figures["before"]["epoch"] is not None and figures["after"] != figures["before"]:
+        notes.append(f"starting ranks: accuracy after epoch {figures['before']['epoch']}, before the first cut")
+    right, wrong = figures["spread_where_right"], figures["spread_where_wrong"]
+    if right is not None and wrong is not None:
+        notes.append(
+            f"probabilities spread over the posterior by ±{right:.2f} where the network is right, "
+            f"±{wrong:.2f} where it is wrong"
+        )
+    notes.append(f"{figures['epochs_done']} epochs in {figures['seconds']:.0f} s")
+    return [Text(f"  {note}", style="dim") for note in notes]
+
+
+def _progress(run: DemoRun, now: Snapshot) -> Text:
+    share = now.epoch / run.settings.epochs
+    left = now.seconds / now.epoch * (run.settings.epochs - now.epoch)
+    phase = "warm-up" if now.beta < 1.0 else "cutting ranks" if share < 1.0 else "done"
+    return Text.assemble(
+        ("epoch ", "dim"), f"{now.epoch}/{run.settings.epochs}  ", *_bar(share, ACCENT), f"  {phase}, {left:.0f} s left"
+    )
+
+
+def _terms(run: DemoRun, now: Snapshot) -> Table:
+    num_data = len(run.data.train_labels)
+    grid = Table.grid(padding=(0, 3), expand=False)
+    grid.add_row("[dim]NLL[/]", f"{now.nll:.3f} nats per image", "[dim]test accuracy[/]", f"{now.accuracy:.1%}")
+    grid.add_row("[dim]KL[/]", f"{now.kl_nats / num_data:.3f} nats per image", "[dim]β[/]", f"{now.beta:.2f}")
+    compression = run.before.dense_parameters / now.parameters
+    grid.add_row(
+        "[dim]parameters[/]",
+        f"{now.parameters:,} of {run.before.final_parameters:,}",
+        "[dim]dense[/]",
+        f"{run.before.dense_parameters:,}  [{ACCENT}]{compression:.0f}× smaller[/]",
+    )
+    return grid
+
+
+def _ranks(run: DemoRun, now: Snapshot) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    for name, ranks in now.ranks.items():
+        for n, (rank, start) in enumerate(zip(ranks, run.starting_ranks[name], strict=True), start=1):
+            label = name if n == 1 else ""
+            grid.add_row(label, f"[dim]rank {n}[/]", Text.assemble(*_bar(rank / start, ALIVE)), f"{rank} of {start}")
+    return grid
+
+
+def _bar(share: float, style: str) -> list[tuple[str, str]]:
+    full = round(share * BAR_WIDTH)
+    return [("━" * full, style), ("━" * (BAR_WIDTH - full), GONE)]

@@ -1,0 +1,18 @@
+"""The commands, each in a module of its own."""
+
+from __future__ import annotations
+
+import typer
+
+from rankfold.cli.bench import bench
+from rankfold.cli.demo import demo
+
+app = typer.Typer(
+    help="Train neural networks that are compact from the first step and find their own tensor ranks.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_show_locals=False,
+)
+app.command()(demo)
+app.add_typer(bench, name="bench")

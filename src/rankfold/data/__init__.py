@@ -1,0 +1,1 @@
+"""Data sets that the demonstrations and experiments train on."""

@@ -1,0 +1,126 @@
+"""The demonstration end to end: what it leaves behind is what it trained."""
+
+import itertools
+import json
+import os
+import signal
+import struct
+import sys
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import rankfold as rf
+from rankfold.checkpoint import load
+from rankfold.cli import app as entry
+from rankfold.cli.main import app
+from rankfold.data.digits import load_digits
+from rankfold.demo import DemoRun, Settings, accuracy, classifier, current_ranks
+
+DENSE_PARAMETERS = 64 * 256 + 256 + 256 * 256 + 256 + 256 * 10 + 10
+
+
+def run_demo(*options):
+    return CliRunner().invoke(app, ["demo", *options])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    out = tmp_path_factory.mktemp("demo")
+    result = run_demo("--epochs", "10", "--seed", "3", "--out", str(out))
+    assert result.exit_code == 0, result.output
+    return out, result.output, json.loads((out / "demo.json").read_text())
+
+
+def test_the_figures_agree_with_each_other_and_with_the_screen(finished):
+    _, output, figures = finished
+    assert figures["dense"]["parameters"] == DENSE_PARAMETERS
+    assert figures["after"]["parameters"] < figures["before"]["parameters"] < DENSE_PARAMETERS
+    assert figures["history"][-1]["parameters"] == figures["after"]["parameters"]
+    assert figures["after"]["bytes"] == 4 * figures["after"]["parameters"]
+    assert figures["dense"]["accuracy"] > 0.9
+    assert figures["after"]["accuracy"] > 0.8
+    assert f"{figures['after']['parameters']:,}" in output
+    assert "epoch   10/10" in output
+
+
+def test_ranks_fall_only_after_the_warm_up(finished):
+    history = finished[2]["history"]
+    for before, after in itertools.pairwise(history):
+        fell = after["parameters"] < before["parameters"]
+        assert after["parameters"] <= before["parameters"]
+        assert not fell or after["beta"] == 1.0
+
+
+def test_the_saved_model_is_the_one_reported(finished):
+    out, _, figures = finished
+    model = rf.tensorize_(classifier(), Settings().config)
+    load(model, out / "model")
+    assert accuracy(model, load_digits()) == pytest.approx(figures["after"]["accuracy"])
+    assert {k: list(v) for k, v in current_ranks(model).items()} == figures["history"][-1]["ranks"]
+
+
+def test_the_plot_is_a_png_of_some_size(finished):
+    header = (finished[0] / "ranks.png").read_bytes()[:24]
+    assert header.startswith(b"\x89PNG")
+    assert min(struct.unpack(">II", header[16:24])) > 500
+
+
+@pytest.mark.parametrize("format", ["cp", "tucker", "tt"])
+def test_every_format_and_prior_runs_quietly(format, tmp_path):
+    result = run_demo("--format", format, "--prior", "half-cauchy", "--epochs", "1", "--quiet", "--out", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    assert "epoch" not in result.output.split("epochs in")[0].replace("after epoch", "")
+    assert "ranks found" in result.output
+
+
+def test_ctrl_c_keeps_what_was_done(tmp_path, monkeypatch):
+    monkeypatch.setattr("rankfold.cli.demo.progress_line", lambda run: os.kill(os.getpid(), signal.SIGINT) or "")
+    result = run_demo("--epochs", "9", "--out", str(tmp_path))
+    assert result.exit_code == 130
+    assert "Stopped after 1 of 9 epochs" in result.output
+    assert json.loads((tmp_path / "demo.json").read_text())["epochs_done"] == 1
+    assert (tmp_path / "model" / "model.safetensors").exists()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--format", "svd"], "svd"),
+        (["--epochs", "0"], "--epochs"),
+        (["--kl-weight", "-1"], "--kl-weight"),
+        (["--rank", "3"], "--rank"),
+    ],
+)
+def test_bad_options_are_named(options, named):
+    result = run_demo(*options)
+    assert result.exit_code == 2
+    assert named in result.output
+
+
+def test_the_same_seed_gives_the_same_run():
+    data = load_digits()
+    first, second = (next(DemoRun(Settings(epochs=2, seed=1), data).train()) for _ in range(2))
+    assert first.nll == second.nll
+    assert first.accuracy == second.accuracy
+
+
+def test_the_split_is_fixed_balanced_and_disjoint():
+    data = load_digits()
+    images = torch.cat([data.train_images, data.test_images])
+    assert images.shape == (1797, 64)
+    assert 0.0 <= float(images.min()) < float(images.max()) <= 1.0
+    counts = [labels.bincount() / len(labels) for labels in (data.train_labels, data.test_labels)]
+    torch.testing.assert_close(counts[0], counts[1], atol=0.01, rtol=0.0)
+    assert data.test_labels[:10].tolist() == load_digits().test_labels[:10].tolist()
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_without_the_extra_the_command_says_what_to_install(missing, monkeypatch):
+    for name in [n for n in sys.modules if n.split(".")[0] == missing or n.startswith("rankfold.cli.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(SystemExit, match=r"pip install 'rankfold\[cli\]'"):
+        entry()
