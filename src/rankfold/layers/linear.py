@@ -65,7 +65,7 @@ class Linear(TensorizedLayer):
         flat = x.reshape(-1, self.in_features)  # (B, I)
         y = self.tensor.apply_to(flat, transposed=self.transposed)  # (B, J)
         if self.bias_vector is not None:
-            y = y + self.bias_vector()
+            y = y + self.bias_vector().to(y.dtype)  # autocast lowers y alone
         return y.reshape(*x.shape[:-1], self.out_features)
 
     @property
