@@ -110,13 +110,14 @@ def at_least_float32(dtype: torch.dtype) -> torch.dtype:
 
 
 def sparing(fn: Callable[[Tensor], Tensor], precise: Iterable[Tensor]) -> Callable[[Tensor], Tensor]:
-    """``fn`` of ``Module._apply``, but moving the ``precise`` tensors without lowering their precision."""
-    spared = {id(tensor) for tensor in precise}
+    """``fn`` of ``Module._apply``, but keeping the ``precise`` tensors and their gradients in at least float32."""
+    spared = {id(kept) for tensor in precise for kept in (tensor, tensor.grad)}
 
     def convert(tensor: Tensor) -> Tensor:
         converted = fn(tensor)
-        lowered = converted.dtype != at_least_float32(converted.dtype)
-        return tensor.to(converted.device) if lowered and id(tensor) in spared else converted
+        dtype = at_least_float32(converted.dtype)
+        lowered = converted.dtype != dtype
+        return tensor.to(converted.device, dtype) if lowered and id(tensor) in spared else converted
 
     return convert
 
