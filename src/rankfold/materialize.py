@@ -26,7 +26,8 @@ def stand_ins(model: nn.Module, leave_out: Set[nn.Module], device: torch.device)
         blank = [] if module in below else _meta_names(module)
         if blank:
             found[module] = _empty_copy(module, found, shared, device)
-            problem = _initialise(found[module], blank)
+            with device:  # what reset_parameters makes anew is made there
+                problem = _initialise(found[module], blank)
             problems += [f"{name or 'the model itself'} ({type(module).__name__}) {problem}"] if problem else []
     if problems:
         raise ValueError(

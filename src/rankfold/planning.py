@@ -33,7 +33,7 @@ class PlanRow:
 
     Attributes:
         name: the layer, or layer and weight for a layer with several.
-        layer: the kind of layer, such as ``"Linear"``.
+        layer: the torch.nn class, such as ``"Linear"`` or ``"LSTM"``.
         action: ``"tensorize"``, ``"dense"`` (it stays) or ``"refused"`` (``tensorize_`` would raise).
         format, in_dims, out_dims, ranks: the format and its modes; empty if it stays dense.
         padding: the share of entries that exist only as padding.
@@ -71,9 +71,9 @@ class Totals:
     final_bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
-    """What ``tensorize_`` would do; ``print`` it for a table.
+    """What ``tensorize_`` would do; it shows itself as a table.
 
     Attributes:
         rows: one per layer that has a tensorized twin, in the order of the model.
@@ -101,7 +101,7 @@ class Plan:
     def to_json(self) -> str:
         return json.dumps(self.as_dict(), indent=2)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return _table(self)
 
 
@@ -146,7 +146,7 @@ def _dense_row(decision: Decision, seen: set[nn.Parameter]) -> PlanRow:
     count, num_bytes = _size(layer.module.parameters(), seen)
     return PlanRow(
         name=layer.name,
-        layer=layer.twin.__name__,
+        layer=layer.base.__name__,
         action="refused" if decision.refusal else "dense",
         format="",
         in_dims=(),
@@ -175,7 +175,7 @@ def _tensorized_row(
         training, entries = training - training_parameters(format, inference), 0
     return PlanRow(
         name=f"{layer.name}.{matrix.weight}" if len(decision.formats) > 1 else layer.name,
-        layer=layer.twin.__name__,
+        layer=layer.base.__name__,
         action="tensorize",
         format=format.name,
         in_dims=format.inputs.dims,

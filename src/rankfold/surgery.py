@@ -116,12 +116,21 @@ def _check(decisions: Sequence[Decision], chosen: Sequence[Decision], trained: b
             if decisions
             else "the model has no layer that can be tensorized, such as torch.nn.Linear, Embedding or Conv2d"
         )
+    if trained:
+        _check_values(chosen)
+
+
+def _check_values(chosen: Sequence[Decision]) -> None:
+    """Refuse to start from weights that are not there or not numbers."""
     unloaded = [d.layer.name for d in chosen if any(p.is_meta for p in d.layer.module.parameters())]
-    if trained and unloaded:
+    if unloaded:
         raise ValueError(
             f"trained=True needs the weights, but {', '.join(unloaded)} are on the meta device; "
             f"load them first, or leave trained=False to start from random factors"
         )
+    for decision in chosen:
+        if not all(bool(p.isfinite().all()) for p in decision.layer.module.parameters()):
+            raise ValueError(f"trained=True needs finite weights, but {decision.layer.name} holds NaN or infinity")
 
 
 def _build_twins(
