@@ -21,12 +21,12 @@ def make_model(config: rf.TensorConfig = CONFIG) -> nn.Sequential:
 def make(model: nn.Module | None = None, total_steps: int = 20, **options) -> tuple[nn.Module, rf.RankDetermination]:
     model = model or make_model()
     optimizer = torch.optim.Adam(rf.param_groups(model, lr=1e-2))
-    return model, rf.RankDetermination(model, optimizer, num_data=100, total_steps=total_steps, **options)
+    return model, rf.RankDetermination(model, optimizer, num_data=1000, total_steps=total_steps, **options)
 
 
 def train_step(model: nn.Module, ranks: rf.RankDetermination) -> Tensor:
-    x, y = torch.randn(8, 12), torch.randint(3, (8,))
-    loss = F.cross_entropy(model(x), y) + ranks.kl()
+    x = torch.randn(64, 12)
+    loss = F.cross_entropy(model(x), x[:, :3].argmax(1)) + ranks.kl()
     loss.backward()
     ranks.optimizers[0].step()
     ranks.optimizers[0].zero_grad()
@@ -40,7 +40,7 @@ def test_kl_is_scaled_by_beta_weight_and_data() -> None:
     ranks.beta.fill_(0.4)
     parts = [m.kl() for layer in (model[0], model[2]) for m in (layer.tensor, layer.bias_vector)]
     nats = float(torch.stack(parts).sum().detach())
-    assert float(ranks.kl().detach()) == pytest.approx(0.4 * 2.5 * nats / 100, rel=1e-6)
+    assert float(ranks.kl().detach()) == pytest.approx(0.4 * 2.5 * nats / 1000, rel=1e-6)
     assert ranks.terms()["kl_nats"] == pytest.approx(nats, rel=1e-6)
     penalty = sum(float(layer.tensor.variance.log().sum() / 2) for layer in (model[0], model[2]))
     assert ranks.terms()["penalty_nats"] == pytest.approx(penalty, rel=1e-5)

@@ -14,7 +14,7 @@ from rankfold.checkpoint import load, save
 from rankfold.config import CP, TT, TTM, TensorConfig, Tucker
 from rankfold.distributed import rewrap
 from rankfold.health import NumericalFault
-from rankfold.layers import Conv1d, Conv2d, Embedding, EmbeddingBag, Linear
+from rankfold.layers import Conv1d, Conv2d, Embedding, EmbeddingBag, Linear, Recurrent
 from rankfold.likelihood import GaussianLikelihood
 from rankfold.parameters import param_groups
 from rankfold.planning import plan
@@ -22,7 +22,8 @@ from rankfold.predictive import predict, sampled
 from rankfold.priors import HalfCauchy, LogUniform
 from rankfold.pruning import PruneResult, RankCollapseWarning, prune_
 from rankfold.pruning_rules import InformationRule, RelativeNormRule, VarianceRule
-from rankfold.rank_determination import Pruning, RankDetermination
+from rankfold.rank_determination import RankDetermination
+from rankfold.schedule import Pruning
 from rankfold.surgery import tensorize_, to_dense
 
 __version__ = "0.1.0"
@@ -46,6 +47,7 @@ __all__ = [
     "Pruning",
     "RankCollapseWarning",
     "RankDetermination",
+    "Recurrent",
     "RelativeNormRule",
     "TensorConfig",
     "Tucker",

@@ -24,7 +24,8 @@ from rankfold.config import CP, TT, TTM, TensorConfig, Tucker
 from rankfold.data.digits import NUM_CLASSES, NUM_PIXELS, Digits
 from rankfold.parameters import param_groups
 from rankfold.priors import HalfCauchy, LogUniform
-from rankfold.rank_determination import Pruning, RankDetermination
+from rankfold.rank_determination import RankDetermination
+from rankfold.schedule import Pruning
 from rankfold.surgery import tensorize_
 
 FormatName = Literal["cp", "tucker", "tt", "ttm"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -15,7 +17,7 @@ def rewrap(ddp: DistributedDataParallel) -> DistributedDataParallel:
             ddp = rankfold.rewrap(ddp)
     """
     # newer releases of torch deprecate naming the default
-    buffers = {} if ddp.broadcast_buffers else {"broadcast_buffers": False}
+    buffers: dict[str, Any] = {} if ddp.broadcast_buffers else {"broadcast_buffers": False}
     return DistributedDataParallel(
         ddp.module,
         device_ids=ddp.device_ids,

@@ -8,7 +8,6 @@ their closed form, advances the warm-up and, when it is due, cuts the ranks the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import torch
@@ -23,36 +22,8 @@ from rankfold.parameters import check_optimizers
 from rankfold.posterior import sum_of
 from rankfold.pruning import PruneResult, cut_dead_ranks, optimizers_of, prune_
 from rankfold.pruning_rules import PruningRule, default_rule
+from rankfold.schedule import Pruning, Schedule, check_positive
 from rankfold.shapes import is_positive_integer
-
-
-@dataclass(frozen=True)
-class Pruning:
-    """When ranks are cut during training, and by which rule.
-
-    Args:
-        at: the moments at which shapes may change, as fractions of ``total_steps``; none of them before
-            the warm-up has ended. ``(1.0,)`` prunes at the end only, ``()`` never.
-        checks: how often ranks are examined between the end of the warm-up and ``total_steps``.
-        patience: a rank is cut when it was found dead at this many checks running.
-        rule: which ranks are dead; by default the information rule for Bayesian factors and the
-            norm rule for MAP.
-    """
-
-    at: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9, 1.0)
-    checks: int = 20
-    patience: int = 3
-    rule: PruningRule | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "at", tuple(self.at))
-        if any(not 0.0 < moment <= 1.0 for moment in self.at):
-            raise ValueError(f"at must hold fractions of total_steps in (0, 1], got {self.at}")
-        for name in ("checks", "patience"):
-            if not is_positive_integer(getattr(self, name)):
-                raise ValueError(f"{name} must be a positive integer, got {getattr(self, name)!r}")
-        if self.patience > self.checks:
-            raise ValueError(f"patience ({self.patience}) cannot exceed the number of checks ({self.checks})")
 
 
 @final
@@ -109,16 +80,15 @@ class RankDetermination:
         self.tensors = tensors_of(model)
         if not self.tensors:
             raise ValueError("the model has no tensorized layer; call rankfold.tensorize_(model, config) first")
-        _check_numbers(num_data, total_steps, warmup_steps, kl_weight, step_size, check_every)
+        _check_numbers(num_data, kl_weight, step_size, check_every)
         check_optimizers(model, self.optimizers)
         self.num_data = num_data
-        self.total_steps = total_steps
         self.kl_weight = kl_weight
         self.step_size = step_size
-        self.pruning = pruning or Pruning()
+        self.schedule = Schedule(total_steps, warmup_steps, pruning or Pruning())
+        self.rule = self.schedule.pruning.rule
         self.copies = tuple(copies)
         self.check_every = check_every
-        self.warmup_steps = _warmup(total_steps, warmup_steps)
         self.num_steps = 0
         self.version = 0
         self.history: list[tuple[int, PruneResult]] = []
@@ -175,7 +145,7 @@ class RankDetermination:
         for average in self._averages.values():
             average.update()
         # β = min(1, e / e_w), on the device, one increment a step
-        self.beta.add_(1.0 / self.warmup_steps).clamp_(max=1.0)
+        self.beta.add_(1.0 / self.schedule.warmup).clamp_(max=1.0)
 
     def advance(self) -> PruneResult | None:
         """The part of ``step()`` that runs on the host: counting, checking, pruning.
@@ -185,18 +155,18 @@ class RankDetermination:
         self.num_steps += 1
         if self.num_steps % self.check_every == 0:
             self._health.check(self.num_steps)
-        if self._due(self._check_interval()):
+        if self.schedule.checks_at(self.num_steps):
             self._examine()
-        return self._prune_patiently() if self.num_steps in self._moments() else None
+        return self._prune_patiently() if self.schedule.prunes_at(self.num_steps) else None
 
     def prune(self, rule: PruningRule | None = None) -> PruneResult | None:
         """Cut the ranks that are dead right now, without waiting for a moment or for patience."""
-        return self._record(prune_(self.model, self.optimizers, rule=rule or self.pruning.rule, copies=self.copies))
+        return self._record(prune_(self.model, self.optimizers, rule=rule or self.rule, copies=self.copies))
 
     def restore(self) -> int:
         """Return to the last good state after a :class:`~rankfold.NumericalFault`; its step."""
         self.num_steps = self._health.restore()
-        self.beta.fill_(min(1.0, self.num_steps / self.warmup_steps))
+        self.beta.fill_(self.schedule.beta(self.num_steps))
         self._forget()
         return self.num_steps
 
@@ -210,7 +180,7 @@ class RankDetermination:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state``; load the model's own state first, since ranks must match."""
         self.num_steps = state["num_steps"]
-        self.beta.fill_(min(1.0, self.num_steps / self.warmup_steps))
+        self.beta.fill_(self.schedule.beta(self.num_steps))
         self._forget()
         for name, groups in state["streaks"].items():
             if [len(s) for s in groups] != list(self.tensors[name].format.ranks):
@@ -220,22 +190,6 @@ class RankDetermination:
 
     # Inside ---------------------------------------------------------------------------------------
 
-    def _check_interval(self) -> int:
-        """Steps between two examinations of the ranks."""
-        span = self.warmup_steps if self.total_steps is None else self.total_steps - self.warmup_steps
-        return max(1, span // self.pruning.checks)
-
-    def _moments(self) -> set[int]:
-        """The steps at which shapes may change, all after the warm-up."""
-        if self.total_steps is None:
-            return set()
-        steps = {round(moment * self.total_steps) for moment in self.pruning.at}
-        return {step for step in steps if step >= self.warmup_steps}
-
-    def _due(self, interval: int) -> bool:
-        past = self.num_steps - self.warmup_steps
-        return past >= 0 and past % interval == 0
-
     @torch.no_grad()
     def _examine(self) -> None:
         """Count for every rank at how many checks running it was dead."""
@@ -244,14 +198,13 @@ class RankDetermination:
             windows = self._averages[name].close_window() if name in self._averages else None
             if windows is None and name in self._averages:
                 continue  # the first window of two has just closed
-            rule = self.pruning.rule or default_rule(tensor)
-            dead = rule.dead(tensor, windows)
+            dead = (self.rule or default_rule(tensor)).dead(tensor, windows)
             self._streaks[name] = [(s + 1) * d for s, d in zip(streaks, dead, strict=True)]
 
     def _prune_patiently(self) -> PruneResult | None:
-        dead = {n: [s >= self.pruning.patience for s in streaks] for n, streaks in self._streaks.items()}
-        result = cut_dead_ranks(self.model, dead, self.optimizers, copies=self.copies, rule=self.pruning.rule)
-        return self._record(result)
+        patience = self.schedule.pruning.patience
+        dead = {n: [s >= patience for s in streaks] for n, streaks in self._streaks.items()}
+        return self._record(cut_dead_ranks(self.model, dead, self.optimizers, copies=self.copies, rule=self.rule))
 
     def _record(self, result: PruneResult | None) -> PruneResult | None:
         if result is not None:
@@ -288,29 +241,10 @@ def _no_streaks(tensor: BayesianTensor) -> list[Tensor]:
     return [torch.zeros(rank, dtype=torch.long, device=tensor.variance.device) for rank in tensor.format.ranks]
 
 
-def _warmup(total_steps: int | None, warmup_steps: int | None) -> int:
-    if warmup_steps is not None:
-        return warmup_steps
-    if total_steps is None:
-        raise ValueError("give total_steps (the warm-up is half of it), or warmup_steps")
-    return max(1, total_steps // 2)
-
-
-def _check_numbers(
-    num_data: int,
-    total_steps: int | None,
-    warmup_steps: int | None,
-    kl_weight: float,
-    step_size: float,
-    check_every: int,
-) -> None:
+def _check_numbers(num_data: int, kl_weight: float, step_size: float, check_every: int) -> None:
     if not is_positive_integer(num_data):
         raise ValueError(f"num_data must be a positive integer, the number of training examples, got {num_data!r}")
-    for name, value in (("total_steps", total_steps), ("warmup_steps", warmup_steps), ("check_every", check_every)):
-        if value is not None and not is_positive_integer(value):
-            raise ValueError(f"{name} must be a positive integer, got {value!r}")
-    if total_steps is not None and warmup_steps is not None and warmup_steps > total_steps:
-        raise ValueError(f"warmup_steps ({warmup_steps}) cannot exceed total_steps ({total_steps})")
+    check_positive(check_every=check_every)
     if not kl_weight >= 0:
         raise ValueError(f"kl_weight must be at least 0, got {kl_weight!r}")
     if not 0 < step_size <= 1:

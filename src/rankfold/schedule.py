@@ -1,0 +1,85 @@
+"""When things happen during training: the warm-up of β, checks of the ranks, moments of pruning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rankfold.pruning_rules import PruningRule
+from rankfold.shapes import is_positive_integer
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """When ranks are cut during training, and by which rule.
+
+    Args:
+        at: the moments at which shapes may change, as fractions of ``total_steps``; none of them before
+            the warm-up has ended. ``(1.0,)`` prunes at the end only, ``()`` never.
+        checks: how often ranks are examined between the end of the warm-up and ``total_steps``.
+        patience: a rank is cut when it was found dead at this many checks running.
+        rule: which ranks are dead; by default the information rule for Bayesian factors and the
+            norm rule for MAP.
+    """
+
+    at: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9, 1.0)
+    checks: int = 20
+    patience: int = 3
+    rule: PruningRule | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "at", tuple(self.at))
+        if any(not 0.0 < moment <= 1.0 for moment in self.at):
+            raise ValueError(f"at must hold fractions of total_steps in (0, 1], got {self.at}")
+        check_positive(checks=self.checks, patience=self.patience)
+        if self.patience > self.checks:
+            raise ValueError(f"patience ({self.patience}) cannot exceed the number of checks ({self.checks})")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The steps of one training run.
+
+    Args:
+        total_steps: how many there will be; if unknown, ranks are checked but never cut by themselves.
+        warmup_steps: e_w, steps until β reaches 1; half of ``total_steps`` if left out.
+    """
+
+    total_steps: int | None
+    warmup_steps: int | None
+    pruning: Pruning
+
+    def __post_init__(self) -> None:
+        check_positive(total_steps=self.total_steps, warmup_steps=self.warmup_steps)
+        if self.warmup_steps is None and self.total_steps is None:
+            raise ValueError("give total_steps (the warm-up is half of it), or warmup_steps")
+        if self.total_steps is not None and self.warmup > self.total_steps:
+            raise ValueError(f"warmup_steps ({self.warmup}) cannot exceed total_steps ({self.total_steps})")
+
+    @property
+    def warmup(self) -> int:
+        if self.warmup_steps is not None:
+            return self.warmup_steps
+        return max(1, (self.total_steps or 0) // 2)
+
+    def beta(self, step: int) -> float:
+        """``β = min(1, e / e_w)`` after so many steps."""
+        return min(1.0, step / self.warmup)
+
+    def checks_at(self, step: int) -> bool:
+        """Whether ranks are examined at this step: evenly spaced, from the end of the warm-up."""
+        span = self.warmup if self.total_steps is None else self.total_steps - self.warmup
+        past = step - self.warmup
+        return past >= 0 and past % max(1, span // self.pruning.checks) == 0
+
+    def prunes_at(self, step: int) -> bool:
+        """Whether shapes may change at this step."""
+        if self.total_steps is None or step < self.warmup:
+            return False
+        return step in {round(moment * self.total_steps) for moment in self.pruning.at}
+
+
+def check_positive(**numbers: int | None) -> None:
+    """Refuse options that are neither positive integers nor left out."""
+    for name, value in numbers.items():
+        if value is not None and not is_positive_integer(value):
+            raise ValueError(f"{name} must be a positive integer, got {value!r}")
