@@ -29,14 +29,19 @@ def tt_svd(tensor: Tensor, ranks: Sequence[int]) -> list[Tensor]:
     return [*cores, remainder.reshape(left, dims[-1], 1).to(tensor.dtype)]
 
 
-def hooi(tensor: Tensor, ranks: Sequence[int], sweeps: int = 10) -> list[Tensor]:
+def hooi(tensor: Tensor, ranks: Sequence[int], sweeps: int = 200, tolerance: float = 1e-9) -> list[Tensor]:
     """Tucker factors (I_n, R_n) and core: truncated HOSVD, refined by orthogonal iteration."""
     exact, order = tensor.double(), tensor.dim()
     factors = [_leading_columns(exact, n, ranks[n]) for n in range(order)]
+    core = _project(exact, factors)
     for _ in range(sweeps):
         for n in range(order):
             factors[n] = _leading_columns(_project(exact, factors, skip=n), n, ranks[n])
-    return [factor.to(tensor.dtype) for factor in (*factors, _project(exact, factors))]
+        # ‖A − Â‖² = ‖A‖² − ‖G‖² with orthonormal columns: the error falls as the core grows
+        last_core, core = core, _project(exact, factors)
+        if core.square().sum() <= (1.0 + tolerance) * last_core.square().sum():
+            break
+    return [factor.to(tensor.dtype) for factor in (*factors, core)]
 
 
 def cp_als(tensor: Tensor, rank: int, sweeps: int = 200, tolerance: float = 1e-9) -> list[Tensor]:
