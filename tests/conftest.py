@@ -1,0 +1,14 @@
+"""Every test starts from the same seed, on one thread; property-based tests repeat the same examples."""
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("rankfold", deadline=None, derandomize=True, database=None, max_examples=50)
+settings.load_profile("rankfold")
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
