@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from definitions import KINDS, NAMES, dense, entrywise, example, formats, random_factors
+from formats.definitions import KINDS, NAMES, dense, entrywise, example, formats, random_factors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from definitions import KINDS, NAMES, dense
+from formats.definitions import KINDS, NAMES, dense
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorly import cp_to_tensor, tt_to_tensor, tucker_to_tensor
