@@ -17,14 +17,19 @@ from rankfold.health import NumericalFault
 from rankfold.layers import Conv1d, Conv2d, Embedding, EmbeddingBag, Linear, Recurrent
 from rankfold.likelihood import GaussianLikelihood
 from rankfold.parameters import param_groups
-from rankfold.planning import plan
 from rankfold.predictive import predict, sampled
 from rankfold.priors import HalfCauchy, LogUniform
-from rankfold.pruning import PruneResult, RankCollapseWarning, prune_
-from rankfold.pruning_rules import InformationRule, RelativeNormRule, VarianceRule
+from rankfold.pruning import (
+    InformationRule,
+    PruneResult,
+    RankCollapseWarning,
+    RelativeNormRule,
+    VarianceRule,
+    prune_,
+)
 from rankfold.rank_determination import RankDetermination
 from rankfold.schedule import Pruning
-from rankfold.surgery import tensorize_, to_dense
+from rankfold.surgery import plan, tensorize_, to_dense
 
 __version__ = "0.1.0"
 

@@ -25,7 +25,7 @@ from rankfold.config import Inference
 from rankfold.formats import TensorFormat
 from rankfold.layers.base import TensorizedLayer
 from rankfold.priors import VARIANCE_FLOOR
-from rankfold.pruning_rules import InformationRule
+from rankfold.pruning.rules import InformationRule
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from rankfold.parameters import param_groups
 from rankfold.priors import HalfCauchy, LogUniform
 from rankfold.rank_determination import RankDetermination
 from rankfold.schedule import Pruning
-from rankfold.surgery import tensorize_
+from rankfold.surgery.tensorize import tensorize_
 
 FormatName = Literal["cp", "tucker", "tt", "ttm"]
 PriorName = Literal["log-uniform", "half-cauchy"]

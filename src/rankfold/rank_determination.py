@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rankfold.averaging import WindowAverage
 from rankfold.bayesian_tensor import BayesianTensor, tensors_of
 from rankfold.bayesian_vector import BayesianVector
 from rankfold.health import Health
 from rankfold.parameters import check_optimizers
 from rankfold.posterior import sum_of
-from rankfold.pruning import PruneResult, cut_dead_ranks, optimizers_of, prune_
-from rankfold.pruning_rules import PruningRule, default_rule
+from rankfold.pruning.averaging import WindowAverage
+from rankfold.pruning.cutting import PruneResult, cut_dead_ranks, optimizers_of, prune_
+from rankfold.pruning.rules import PruningRule, default_rule
 from rankfold.schedule import Pruning, Schedule, check_positive
 from rankfold.shapes import is_positive_integer
 

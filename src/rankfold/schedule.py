@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rankfold.pruning_rules import PruningRule
+from rankfold.pruning.rules import PruningRule
 from rankfold.shapes import is_positive_integer
 
 

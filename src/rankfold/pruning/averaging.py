@@ -1,0 +1,77 @@
+"""Time averages of the posterior, free of the optimizer's jitter.
+
+A constant learning rate keeps shaking the means and log-stds of a dead slice, and over thousands
+of entries that adds up to many nats. Averages over two successive windows of training, *a* and *b*,
+cancel it: jitter is independent between windows, so ``μ_a μ_b`` estimates μ² without bias, where
+``μ²`` itself would be too large.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from rankfold.bayesian_tensor import BayesianTensor
+from rankfold.posterior import GaussianPosterior
+
+
+@dataclass(frozen=True)
+class TwoWindows:
+    """Averages of means and log-stds over two successive windows, one tensor per factor."""
+
+    mean: tuple[list[Tensor], list[Tensor]]
+    log_std: tuple[list[Tensor], list[Tensor]]
+
+    @classmethod
+    def now(cls, tensor: BayesianTensor) -> TwoWindows:
+        """The current posterior as both windows: for a model whose training is over."""
+        mean, log_std = _current(tensor)
+        return cls((mean, mean), (log_std, log_std))
+
+
+@final
+class WindowAverage:
+    """Running averages of one tensor's posterior; nothing is read back to the host."""
+
+    def __init__(self, tensor: BayesianTensor) -> None:
+        self.tensor = tensor
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget everything; call it when the ranks have changed."""
+        self.sums = [torch.zeros_like(values) for values in self._values()]
+        self.previous: list[Tensor] | None = None
+        self.count = torch.zeros((), device=self.sums[0].device)
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take in the current posterior."""
+        torch._foreach_add_(self.sums, self._values())
+        self.count.add_(1.0)
+
+    @torch.no_grad()
+    def close_window(self) -> TwoWindows | None:
+        """Start a new window; the last two closed ones, once there are two."""
+        latest = [total / self.count for total in self.sums]
+        previous, self.previous = self.previous, latest
+        torch._foreach_zero_(self.sums)
+        self.count.zero_()
+        if previous is None:
+            return None
+        half = len(latest) // 2
+        return TwoWindows((previous[:half], latest[:half]), (previous[half:], latest[half:]))
+
+    def _values(self) -> list[Tensor]:
+        mean, log_std = _current(self.tensor)
+        return mean + log_std
+
+
+def _current(tensor: BayesianTensor) -> tuple[list[Tensor], list[Tensor]]:
+    posterior = tensor.factors
+    if not isinstance(posterior, GaussianPosterior):
+        raise TypeError("only Gaussian factors have a spread to average")
+    log_std = [p.detach() for p in posterior.log_std]
+    return [p.detach().to(s.dtype) for p, s in zip(posterior.mean, log_std, strict=True)], log_std

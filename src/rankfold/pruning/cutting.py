@@ -1,0 +1,214 @@
+"""Cutting dead ranks out of a model, physically.
+
+Factors and λ get smaller, and with them the optimizer's state and any averaged copy of the model.
+Parameters keep their identity, so parameter groups, learning-rate schedulers and hooks go on working.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from rankfold.bayesian_tensor import BayesianTensor, replace_data, tensors_of
+from rankfold.pruning.optimizer_state import check_state, cut_state
+from rankfold.pruning.rules import PruningRule, default_rule
+
+
+class RankCollapseWarning(UserWarning):
+    """Every rank of a group is dead: the layer carries nothing, or the KL weighs too much."""
+
+
+@dataclass(frozen=True)
+class PrunedTensor:
+    """What was cut from one tensor.
+
+    ``mean_change`` and ``sample_change`` are ``‖A − A'‖_F / ‖A‖_F`` for the posterior mean and for one
+    sample: for inputs without preferred direction, the relative change of the layer's output.
+    """
+
+    name: str
+    ranks_before: tuple[int, ...]
+    ranks_after: tuple[int, ...]
+    mean_change: float
+    sample_change: float
+    collapsed: bool
+
+
+@dataclass(frozen=True)
+class PruneResult:
+    """What one pruning did. Shapes have changed: wrap DDP again and capture CUDA graphs again."""
+
+    tensors: tuple[PrunedTensor, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{t.name}: ranks {list(t.ranks_before)} → {list(t.ranks_after)}, output changed by {t.mean_change:.1e} "
+            f"(mean), {t.sample_change:.1e} (sample)" + (", collapsed" if t.collapsed else "")
+            for t in self.tensors
+        )
+
+
+def prune_(
+    model: nn.Module,
+    optimizer: Optimizer | Sequence[Optimizer] = (),
+    *,
+    rule: PruningRule | None = None,
+    copies: Sequence[nn.Module] = (),
+) -> PruneResult | None:
+    """Cut the ranks that are dead now out of ``model``, in place.
+
+    During training :class:`~rankfold.RankDetermination` does this when it is due, from averages over
+    many steps; call this one after training, or with the paper's rule ``VarianceRule(epsilon)``.
+
+    Args:
+        optimizer: the optimizer or optimizers whose state is to be cut as well.
+        rule: which ranks are dead; by default the information rule for Bayesian factors and the
+            norm rule for MAP.
+        copies: averaged copies of the model (EMA) that are to be cut in the same way.
+
+    Returns:
+        What was cut, or ``None`` if nothing was.
+    """
+    dead = {
+        name: (rule or default_rule(tensor)).dead(tensor)
+        for name, tensor in tensors_of(model).items()
+        if tensor.has_prior
+    }
+    return cut_dead_ranks(model, dead, optimizers_of(optimizer), copies=copies, rule=rule)
+
+
+def cut_dead_ranks(
+    model: nn.Module,
+    dead: Mapping[str, Sequence[Tensor]],
+    optimizers: Sequence[Optimizer] = (),
+    *,
+    copies: Sequence[nn.Module] = (),
+    rule: PruningRule | None = None,
+) -> PruneResult | None:
+    """Cut the ranks marked in ``dead``: for each tensor's name, one boolean tensor per rank group.
+
+    Everything is checked before anything is changed. A group whose ranks are all dead keeps the one
+    that carries most, with a warning.
+    """
+    tensors = tensors_of(model)
+    chosen = {name: tensors[name] for name, groups in dead.items() if any(bool(g.any()) for g in groups)}
+    followers = {name: _same_in_copies(name, tensor, copies) for name, tensor in chosen.items()}
+    check_state(optimizers, (p for tensor in chosen.values() for p in _parameters(tensor)))
+    done = []
+    for name, tensor in chosen.items():
+        collapsed = any(bool(group.all()) for group in dead[name])
+        if collapsed:
+            _warn_of_collapse(name, tensor, dead[name])
+        keep = _kept_ranks(tensor, dead[name], rule or default_rule(tensor))
+        before = tensor.format.ranks
+        if all(len(k) == rank for k, rank in zip(keep, before, strict=True)):
+            continue
+        changes = _relative_changes(tensor, keep)
+        for follower in followers[name]:
+            _cut(follower, keep, ())
+        _cut(tensor, keep, optimizers)
+        done.append(PrunedTensor(name, before, tensor.format.ranks, *changes, collapsed))
+    return PruneResult(tuple(done)) if done else None
+
+
+def optimizers_of(optimizer: Optimizer | Iterable[Optimizer]) -> list[Optimizer]:
+    """One optimizer or several, as a list."""
+    return [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+
+
+def _kept_ranks(tensor: BayesianTensor, dead: Sequence[Tensor], rule: PruningRule) -> list[Tensor]:
+    """Indices to keep in every group, at least one each."""
+    keep = [(~group).nonzero().flatten() for group in dead]
+    if all(len(index) > 0 for index in keep):
+        return keep
+    weights = rule.weight_of(tensor)
+    return [index if len(index) else weight.argmax().reshape(1) for index, weight in zip(keep, weights, strict=True)]
+
+
+@torch.no_grad()
+def _relative_changes(tensor: BayesianTensor, keep: Sequence[Tensor]) -> tuple[float, float]:
+    """``‖A − A'‖ / ‖A‖`` for the mean and for one sample, through Gram matrices in float64."""
+    generator = torch.Generator().manual_seed(0)
+    changes = []
+    for factors in (list(tensor.factors.mean), tensor.factors.sample(generator)):
+        whole = [factor.double() for factor in factors]
+        kept = tensor.format.restrict(whole, keep)
+        inner = tensor.format.inner
+        norm, overlap, rest = inner(whole, whole), inner(whole, kept), inner(kept, kept)
+        squared = (norm - 2.0 * overlap + rest).clamp(min=0.0) / norm.clamp(min=1e-300)
+        changes.append(float(squared.sqrt()))
+    return changes[0], changes[1]
+
+
+@torch.no_grad()
+def _cut(tensor: BayesianTensor, keep: Sequence[Tensor], optimizers: Sequence[Optimizer]) -> None:
+    format = tensor.format
+    for parameters in tensor.factors.parameter_lists():
+        for n, parameter in enumerate(parameters):
+
+            def cut(values: Tensor, n: int = n) -> Tensor:
+                return format.cut(n, values, keep).contiguous()
+
+            cut_state(optimizers, parameter, cut)
+            grad = parameter.grad
+            replace_data(parameter, cut(parameter.data))
+            parameter.grad = None if grad is None else cut(grad)
+            _refuse_stale_gradients(parameter)
+    variance = torch.cat([v[index] for v, index in zip(tensor.variances(), keep, strict=True)])
+    tensor.set_ranks(format.with_ranks([len(index) for index in keep]), variance)
+
+
+def _refuse_stale_gradients(parameter: nn.Parameter) -> None:
+    """Make the backward of a graph built before the cut fail with a clear message."""
+    owner = weakref.ref(parameter)
+
+    def check(grad: Tensor) -> None:
+        current = owner()
+        if current is not None and grad.shape != current.shape:
+            raise RuntimeError(
+                f"this loss was computed before ranks were pruned: its gradient has shape {tuple(grad.shape)}, the "
+                f"parameter now {tuple(current.shape)}; compute the loss again after ranks.step()"
+            )
+
+    check.__torch_unserializable__ = True  # type: ignore[attr-defined]  # saving the model needs no hook
+    parameter.register_hook(check)
+
+
+def _same_in_copies(name: str, tensor: BayesianTensor, copies: Sequence[nn.Module]) -> list[BayesianTensor]:
+    """The tensor of that name in every averaged copy, which may be wrapped (``AveragedModel``)."""
+    found = []
+    for copy in copies:
+        others = tensors_of(copy)
+        other = others.get(name) or others.get(f"module.{name}")
+        if other is None or other.format != tensor.format:
+            ranks = "no such tensor" if other is None else f"ranks {list(other.format.ranks)}"
+            raise ValueError(
+                f"the averaged copy does not match the model at {name}: it has {ranks}, the model ranks "
+                f"{list(tensor.format.ranks)}; make the copy anew with copy.deepcopy(model)"
+            )
+        found.append(other)
+    return found
+
+
+def _parameters(tensor: BayesianTensor) -> list[nn.Parameter]:
+    return [p for parameters in tensor.factors.parameter_lists() for p in parameters]
+
+
+def _warn_of_collapse(name: str, tensor: BayesianTensor, dead: Sequence[Tensor]) -> None:
+    groups = [n for n, group in enumerate(dead) if bool(group.all())]
+    warnings.warn(
+        f"{name} collapsed: all ranks of group {groups} are dead (ranks {list(tensor.format.ranks)}), so the layer "
+        f"carries nothing but its bias; one rank is kept. Lower kl_weight, warm up longer, or drop the layer",
+        RankCollapseWarning,
+        stacklevel=4,
+    )

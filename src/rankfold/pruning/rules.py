@@ -1,0 +1,139 @@
+"""Which ranks are dead. Three rules, one question: does this rank carry anything?"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from rankfold.bayesian_tensor import BayesianTensor, sum_of_slices
+from rankfold.pruning.averaging import TwoWindows
+
+
+class PruningRule(ABC):
+    """Says of every rank of a tensor how much it carries, and whether that is nothing."""
+
+    @abstractmethod
+    def dead(self, tensor: BayesianTensor, windows: TwoWindows | None = None) -> list[Tensor]:
+        """One boolean tensor (R_n,) per rank group; true means dead.
+
+        ``windows`` are averages of the posterior over training; without them it is taken as it is.
+        """
+
+    @abstractmethod
+    def weight_of(self, tensor: BayesianTensor) -> list[Tensor]:
+        """How much each rank carries, (R_n,) per group; the largest survives when all are dead."""
+
+
+@final
+@dataclass(frozen=True)
+class InformationRule(PruningRule):
+    """A rank is dead when the data told the posterior nothing about it. The default for Bayesian factors.
+
+    The slice of a dead rank has the posterior equal to the prior: its KL is about 0 nats, where a
+    live slice carries tens to thousands, whatever the layer's scale. A rank is dead when on *some*
+    axis of its group the slice carries fewer than ``nats`` **and** its signal Σμ² is below
+    ``signal_to_noise`` times its noise Σσ². The second condition protects live slices of only a few
+    entries, which never carry much.
+    """
+
+    nats: float = 3.0
+    signal_to_noise: float = 1.0
+
+    def dead(self, tensor: BayesianTensor, windows: TwoWindows | None = None) -> list[Tensor]:
+        signal, noise, nats = slice_information(tensor, windows or TwoWindows.now(tensor))
+        verdicts = []
+        for group in tensor.format.rank_groups:
+            on_axis = []
+            for factor, axis in group.axes:
+                few_nats = sum_of_slices([(nats[factor], axis)]) < self.nats
+                power = sum_of_slices([(signal[factor], axis)]), sum_of_slices([(noise[factor], axis)])
+                on_axis.append(few_nats & (power[0] < self.signal_to_noise * power[1]))
+            verdicts.append(torch.stack(on_axis).any(0))
+        return verdicts
+
+    def weight_of(self, tensor: BayesianTensor) -> list[Tensor]:
+        nats = slice_information(tensor, TwoWindows.now(tensor))[2]
+        return [
+            torch.stack([sum_of_slices([(nats[factor], axis)]) for factor, axis in group.axes]).amin(0)
+            for group in tensor.format.rank_groups
+        ]
+
+
+@final
+@dataclass(frozen=True)
+class RelativeNormRule(PruningRule):
+    """A rank is dead when removing it changes ‖A‖_F by less than ``tolerance``. The default for MAP.
+
+    Point factors have no spread to compare with, so what counts is how much of the weight a rank
+    makes up: ``‖A_k‖_F / ‖A‖_F``, with A_k the part of A that goes through rank k alone.
+    """
+
+    tolerance: float = 1e-3
+
+    def dead(self, tensor: BayesianTensor, windows: TwoWindows | None = None) -> list[Tensor]:
+        return [share < self.tolerance for share in self.weight_of(tensor)]
+
+    def weight_of(self, tensor: BayesianTensor) -> list[Tensor]:
+        format, means = tensor.format, list(tensor.factors.mean)
+        whole = format.norm(means).clamp(min=1e-300)
+        everything = [torch.arange(group.size) for group in format.rank_groups]
+        shares = []
+        for n, group in enumerate(format.rank_groups):
+            parts = []
+            for k in range(group.size):
+                only = [*everything[:n], torch.tensor([k]), *everything[n + 1 :]]
+                parts.append(format.with_ranks([len(i) for i in only]).norm(format.restrict(means, only)))
+            shares.append(torch.stack(parts) / whole)
+        return shares
+
+
+@final
+@dataclass(frozen=True)
+class VarianceRule(PruningRule):
+    """The paper's rule: a rank is dead when λ < ``epsilon``. The right ε differs from task to task."""
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        if not self.epsilon > 0:
+            raise ValueError(f"epsilon must be positive, got {self.epsilon!r}")
+
+    def dead(self, tensor: BayesianTensor, windows: TwoWindows | None = None) -> list[Tensor]:
+        return [variance < self.epsilon for variance in tensor.variances()]
+
+    def weight_of(self, tensor: BayesianTensor) -> list[Tensor]:
+        return list(tensor.variances())
+
+
+def default_rule(tensor: BayesianTensor) -> PruningRule:
+    """The information rule for Gaussian factors, the norm rule for points."""
+    return InformationRule() if tensor.inference == "bayes" else RelativeNormRule()
+
+
+@torch.no_grad()
+def slice_information(tensor: BayesianTensor, windows: TwoWindows) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """Signal μ², noise σ² and KL in nats of every entry, with the optimizer's jitter taken out.
+
+    For an entry with prior variance v, at the λ that suits these averages best,
+
+        KL = ½ μ²/v + ½ (σ²/v − 1 − log σ²/v)
+
+    with μ_a μ_b in place of μ², and log σ averaged over both windows. The average still jitters with
+    variance (ρ_a − ρ_b)²/4, which adds that times σ²/v to the second term; it is subtracted.
+    """
+    (mean_a, mean_b), (rho_a, rho_b) = windows.mean, windows.log_std
+    signal = [a * b for a, b in zip(mean_a, mean_b, strict=True)]
+    noise = [(a + b).exp() for a, b in zip(rho_a, rho_b, strict=True)]  # exp(2 · average of log σ)
+    moments = tensor.second_moments(signal).clamp(min=0.0) + tensor.second_moments(noise)  # M
+    best = tensor.prior.best_variance(moments, tensor.count)
+    prior = tensor.prior_variances(best.split(list(tensor.format.ranks)))
+    nats = []
+    for s, n, v, a, b in zip(signal, noise, prior, rho_a, rho_b, strict=True):
+        ratio = n / v
+        jitter = ratio * (a - b).square() / 4.0
+        nats.append(0.5 * s / v + 0.5 * (ratio - 1.0 - ratio.log()) - jitter)
+    return signal, noise, nats

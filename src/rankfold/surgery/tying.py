@@ -1,0 +1,109 @@
+"""Parameters that several modules share, and how tensorized layers go on sharing them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from torch import nn
+
+from rankfold.config import TensorConfig
+from rankfold.surgery.dense_layers import DenseLayer, is_recurrent
+
+Holder = tuple[nn.Module, str]
+
+
+@dataclass(frozen=True)
+class Tie:
+    """Layers that share one weight.
+
+    Attributes:
+        members: the layers, the one that lends its tensor first: an embedding if there is one.
+        outsiders: other places that hold the weight, such as ``"head.weight"``.
+    """
+
+    members: tuple[DenseLayer, ...]
+    outsiders: tuple[str, ...]
+
+    @property
+    def leader(self) -> DenseLayer:
+        return self.members[0]
+
+    def problem(self, configs: Mapping[DenseLayer, TensorConfig | None]) -> str:
+        """Why these layers cannot stay tied once tensorized with ``configs``, or an empty string."""
+        names = ", ".join([member.name for member in self.members] + list(self.outsiders))
+        shared = f"it shares one weight with others ({names}), and they must stay tied"
+        remedy = f"; keep {names} dense, or untie them by giving each its own weight"
+        if self.outsiders:
+            return f"{shared}, but {', '.join(self.outsiders)} cannot be tensorized{remedy}"
+        dense = [member.name for member in self.members if configs[member] is None]
+        if dense:
+            return f"{shared}, but {', '.join(dense)} stays dense; choose all of them or none"
+        if len({repr(configs[member]) for member in self.members}) > 1:
+            return f"{shared}, but their configs differ; give all of them the same one"
+        if any(is_recurrent(m.module) for m in self.members) or len({_family(m) for m in self.members}) > 1:
+            return f"{shared}, but layers of these types cannot share factors{remedy}"
+        return ""
+
+    def is_transposed(self, member: DenseLayer) -> bool:
+        """Whether ``member`` uses the transpose of the leader's matrix, as a head does of an embedding."""
+        return _is_table(self.leader.module) and not _is_table(member.module)
+
+    def frees_padding(self, member: DenseLayer) -> bool:
+        """Whether ``member`` is an embedding whose padding row another layer reads too, such as a head.
+
+        torch.nn only keeps the lookup's gradient away from that row; the other layer still trains it. Zeroing
+        the row in the lookup would make two different weights of one.
+        """
+        padding = _padding(member.module)
+        is_lookup = isinstance(member.module, nn.Embedding) and padding is not None
+        return is_lookup and any(_padding(other.module) != padding for other in self.members)
+
+
+def find_ties(model: nn.Module, layers: Iterable[DenseLayer]) -> dict[DenseLayer, Tie]:
+    """The ties of ``model``, by layer; a layer with a weight of its own is not listed."""
+    by_module = {layer.module: layer for layer in layers}
+    names = {module: name for name, module in model.named_modules()}
+    held = holders(model)
+    ties: dict[DenseLayer, Tie] = {}
+    for layer in by_module.values():
+        for matrix in layer.matrices:
+            weight = layer.module._parameters.get(matrix.weight)
+            if weight is None or len(held[weight]) == 1 or layer in ties:
+                continue
+            members = [by_module[m] for m, name in held[weight] if _is_weight(by_module, m, name)]
+            outsiders = [
+                f"{names[module]}.{name}".lstrip(".")
+                for module, name in held[weight]
+                if not _is_weight(by_module, module, name)
+            ]
+            members.sort(key=lambda member: not _is_table(member.module))  # stable: embeddings first
+            ties.update(dict.fromkeys(members, Tie(tuple(members), tuple(outsiders))))
+    return ties
+
+
+def holders(model: nn.Module) -> dict[nn.Parameter, list[Holder]]:
+    """Every place that holds a parameter, by parameter."""
+    found: dict[nn.Parameter, list[Holder]] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                found.setdefault(parameter, []).append((module, name))
+    return found
+
+
+def _is_weight(layers: Mapping[nn.Module, DenseLayer], module: nn.Module, name: str) -> bool:
+    return module in layers and any(matrix.weight == name for matrix in layers[module].matrices)
+
+
+def _is_table(module: nn.Module) -> bool:
+    return isinstance(module, nn.Embedding | nn.EmbeddingBag)
+
+
+def _padding(module: nn.Module) -> int | None:
+    return module.padding_idx if isinstance(module, nn.Embedding | nn.EmbeddingBag) else None
+
+
+def _family(layer: DenseLayer) -> str:
+    """Layers of one family store the same matrix the same way, up to the transpose a head takes."""
+    return "matrix" if isinstance(layer.module, nn.Linear) or _is_table(layer.module) else layer.base.__name__

@@ -1,0 +1,364 @@
+"""tensorize_ and to_dense on whole models: what is kept, what is learned, and that an error changes nothing."""
+
+import copy
+import io
+
+import pytest
+import torch
+from models import CASES, encoder, gpt2, mlp, noise, tokens
+from models.text import TextClassifier
+from torch import nn
+
+import rankfold as rf
+from rankfold.config import CP, TT, TTM, Tucker
+from rankfold.layers import DenseTwin, Recurrent
+from rankfold.parameters import param_groups
+from rankfold.rank_determination import RankDetermination
+from rankfold.surgery.tensorize import tensorize_, to_dense
+
+FORMATS = [CP, Tucker, TT, TTM]
+
+
+def twins(model: nn.Module) -> list[DenseTwin]:
+    return [module for module in model.modules() if isinstance(module, DenseTwin)]
+
+
+# Whole models -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inference", ["bayes", "map", "fixed"])
+@pytest.mark.parametrize("name", CASES)
+def test_models_train(name, inference):
+    torch.manual_seed(0)
+    case = CASES[name]
+    model = case.build()
+    kind = type(model)
+    assert tensorize_(model, TTM(4, inference=inference), case.filter_fn) is model
+    assert type(model) is kind
+    optimizer = torch.optim.Adam(param_groups(model, lr=1e-3))
+    ranks = RankDetermination(model, optimizer, num_data=100, total_steps=10)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    for _ in range(2):
+        (case.loss(model) + ranks.kl()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        ranks.step()
+    moved = [not torch.equal(old, new.detach()) for old, new in zip(before, model.parameters(), strict=True)]
+    assert all(moved)
+    assert all(bool(parameter.isfinite().all()) for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_dense_copy_computes_the_same(name):
+    torch.manual_seed(0)
+    case = CASES[name]
+    model = tensorize_(case.build(), TTM(4), case.filter_fn).eval()
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    dense = to_dense(model)
+    assert not twins(dense)
+    assert all("rankfold" not in type(module).__module__ for module in dense.modules())
+    assert twins(model)
+    with torch.no_grad():  # attention takes its fast path
+        torch.testing.assert_close(case.call(model), case.call(dense), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(case.call(model), case.call(dense), rtol=1e-4, atol=1e-5)
+    for key, value in model.state_dict().items():
+        torch.testing.assert_close(value, state[key], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("config", [Tucker, TT, TTM])
+@pytest.mark.parametrize("name", ["mlp", "text with LSTM", "resnet", "encoder", "gpt2"])
+def test_at_full_rank_trained_weights_keep_the_function(name, config):
+    torch.manual_seed(0)
+    case = CASES[name]
+    # as many as any of these modes can use; a Tucker core grows with their product
+    ranks = (16 if name == "resnet" else 24) if config is Tucker else 400
+    model = case.build().double().eval()
+    torch.set_default_dtype(torch.float64)
+    try:
+        expected = case.call(model)
+        tensorize_(model, config(ranks, order=2), case.filter_fn or nn.Module, trained=True)
+        torch.testing.assert_close(case.call(model), expected, rtol=1e-7, atol=1e-8)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_trained_weights_start_closer_the_higher_the_rank():
+    torch.manual_seed(0)
+    dense, errors = mlp().double(), []
+    x = noise(20, 64).double()
+    for rank in (1, 4, 16, 48):
+        model = tensorize_(copy.deepcopy(dense), CP(rank, order=1), nn.Linear, trained=True).eval()
+        errors.append((model(x) - dense(x)).square().mean().item())
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 1e-12 * errors[0]
+
+
+def test_from_scratch_weights_have_the_spread_of_the_dense_ones():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(256, 128), nn.Embedding(500, 64), nn.Conv2d(32, 64, 3))
+    nn.init.normal_(model[0].weight, std=0.3)
+    expected = [layer.weight.std().item() for layer in model]
+    tensorize_(model, TT(16)).eval()
+    for layer, std in zip(model, expected, strict=True):
+        assert layer.weight.std().item() == pytest.approx(std, rel=0.1)
+
+
+@pytest.mark.parametrize("config", FORMATS)
+def test_every_format_fits_every_layer(config):
+    model = nn.ModuleList(
+        [
+            nn.Linear(30, 42),
+            nn.Embedding(101, 24, padding_idx=3),
+            nn.EmbeddingBag(101, 24, mode="sum"),
+            nn.Conv1d(12, 18, 3, groups=2),
+            nn.Conv2d(12, 18, (3, 2), stride=2, padding_mode="reflect", padding=1),
+            nn.GRU(12, 18),
+        ]
+    )
+    tensorize_(model, config(3), nn.Module).eval()
+    dense = to_dense(model)
+    inputs = [noise(2, 30), tokens(), tokens(), noise(2, 12, 9), noise(2, 12, 7, 7), noise(5, 2, 12)]
+    for tensorized, plain, x in zip(model, dense, inputs, strict=True):
+        assert type(tensorized) is not type(plain)
+        torch.testing.assert_close(tensorized(x), plain(x), rtol=1e-4, atol=1e-5)
+
+
+def test_hugging_face_generates():
+    torch.manual_seed(0)
+    model = tensorize_(gpt2(), TTM(4)).eval()
+    prompt, dense = tokens(), to_dense(model)
+    options = {"max_new_tokens": 4, "do_sample": False, "attention_mask": torch.ones_like(prompt), "pad_token_id": 0}
+    torch.testing.assert_close(model.generate(prompt, **options), dense.generate(prompt, **options))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "text with LSTM"])
+def test_states_travel(name):
+    case = CASES[name]
+    torch.manual_seed(0)
+    model = tensorize_(case.build(), TTM(4), case.filter_fn).eval()
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    fresh = tensorize_(case.build(), TTM(4), case.filter_fn).eval()
+    fresh.load_state_dict(torch.load(file, weights_only=True))
+    torch.testing.assert_close(case.call(fresh), case.call(model), rtol=0, atol=0)
+
+
+def test_the_text_classifier_with_its_lstm_chosen_by_override():
+    model = tensorize_(TextClassifier(), CP(2), "embedding", overrides={"lstm": TT(3, inference="map")})
+    assert isinstance(model.lstm, Recurrent)
+    assert model.lstm.tensors["weight_ih_l0"].format.name == "TT"
+    assert isinstance(model.head, nn.Linear)
+    assert model(tokens(200)).shape == (2, 3)
+
+
+# What is kept -----------------------------------------------------------------------------------------
+
+
+def test_training_mode_of_every_module_is_kept():
+    model = mlp()
+    model[1].eval()
+    tensorize_(model, CP(2))
+    assert not model[1].training
+    assert not any(module.training for module in model[1].modules())
+    assert all(module.training for module in model[3].modules())
+    dense = to_dense(model)
+    assert (dense[1].training, dense[3].training, dense.training) == (False, True, True)
+
+
+def test_frozen_parameters_stay_frozen():
+    model = TextClassifier()
+    model.embedding.weight.requires_grad_(False)
+    model.head.bias.requires_grad_(False)
+    model.lstm.weight_hh_l0.requires_grad_(False)
+    tensorize_(model, TTM(3), nn.Module)
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    prefixes = ("embedding.tensor.", "head.bias_vector.", "lstm.tensors.weight_hh_l0.")
+    assert frozen == {name for name, _ in model.named_parameters() if name.startswith(prefixes)}
+    assert len(frozen) >= 3
+    again = to_dense(model)
+    assert {name for name, p in again.named_parameters() if not p.requires_grad} == {
+        "embedding.weight",
+        "head.bias",
+        "lstm.weight_hh_l0",
+    }
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_dtype_is_kept(dtype):
+    model = tensorize_(mlp().to(dtype), CP(2))
+    assert all(mean.dtype == dtype for layer in twins(model) for mean in layer.tensor.factors.mean)
+    assert model(noise(2, 64).to(dtype)).dtype == dtype
+    assert all(parameter.dtype == dtype for parameter in to_dense(model).parameters())
+
+
+def test_hooks_are_kept_and_their_handles_still_remove_them():
+    model, calls = mlp(), []
+    handles = [
+        model[1].register_forward_pre_hook(lambda module, args: calls.append("pre")),
+        model[1].register_forward_hook(lambda module, args, output: calls.append("forward")),
+        model[1].register_forward_hook(lambda module, args, kwargs, output: calls.append("kwargs"), with_kwargs=True),
+        model[1].register_full_backward_hook(lambda module, inward, outward: calls.append("backward")),
+        model[1].register_full_backward_pre_hook(lambda module, outward: calls.append("before backward")),
+    ]
+    tensorize_(model, CP(2))
+    x = noise(2, 64).requires_grad_()
+    model(x).sum().backward()
+    expected = ["pre", "forward", "kwargs", "before backward", "backward"]
+    assert calls == expected
+    calls.clear()
+    to_dense(model)(x).sum().backward()
+    assert calls == expected
+    calls.clear()
+    for handle in handles:
+        handle.remove()
+    model(x).sum().backward()
+    assert calls == []
+
+
+def test_what_is_not_chosen_is_the_same_object():
+    model = mlp()
+    kept = [model[0], model[2], model[3]]
+    tensorize_(model, CP(2), "1")
+    assert [model[0], model[2], model[3]] == kept
+
+
+def test_biases_and_padding_of_the_dense_layers_are_kept():
+    model = nn.Sequential(nn.Embedding(50, 20, padding_idx=-1), nn.Linear(20, 30), nn.Linear(30, 20, bias=False))
+    bias = model[1].bias.detach().clone()
+    tensorize_(model, CP(2), nn.Module)
+    assert model[0].padding_idx == 49
+    torch.testing.assert_close(model.eval()[1].bias.detach(), bias, rtol=0, atol=0)
+    assert model[2].bias is None
+
+
+def test_a_second_surgery_leaves_the_first_alone():
+    model = tensorize_(mlp(), CP(2), "1")
+    first = model[1]
+    tensorize_(model, TT(2), nn.Linear)
+    assert model[1] is first
+    assert model[3].tensor.format.name == "TT"
+
+
+def test_a_tensorized_layer_alone_becomes_dense():
+    layer = rf.Linear(6, 4, config=CP(2)).eval()
+    dense = to_dense(layer)
+    assert type(dense) is nn.Linear
+    torch.testing.assert_close(dense(noise(3, 6)), layer(noise(3, 6)))
+
+
+def test_a_dense_model_becomes_a_copy_of_itself():
+    model = mlp()
+    copied = to_dense(model)
+    assert copied is not model
+    torch.testing.assert_close(copied(noise(2, 64)), model(noise(2, 64)), rtol=0, atol=0)
+
+
+# Attention reaches into its layers --------------------------------------------------------------------
+
+
+def test_attention_samples_in_training_and_is_exact_in_eval():
+    torch.manual_seed(0)
+    model, x = tensorize_(encoder(), TTM(4)), noise(2, 5, 32)
+    for layer in model.layers:
+        layer.dropout.p = layer.dropout1.p = layer.dropout2.p = layer.self_attn.dropout = 0.0
+    assert not torch.equal(model(x), model(x))
+    model.eval()
+    torch.testing.assert_close(model(x), model(x), rtol=0, atol=0)
+
+
+def test_the_fast_path_of_the_encoder_is_taken(monkeypatch):
+    model, calls = tensorize_(encoder(), TTM(4)).eval(), []
+    fast = torch._transformer_encoder_layer_fwd
+    monkeypatch.setattr(torch, "_transformer_encoder_layer_fwd", lambda *args: calls.append(1) or fast(*args))
+    with torch.no_grad():
+        quick = model(noise(2, 5, 32))
+    assert len(calls) == 2
+    torch.testing.assert_close(quick, model(noise(2, 5, 32)), rtol=1e-4, atol=1e-5)
+
+
+# Progress and refusals --------------------------------------------------------------------------------
+
+
+def test_progress_is_told_for_every_layer():
+    calls = []
+    tensorize_(mlp(), TTM(2), trained=True, progress=lambda *call: calls.append(call))
+    assert calls == [("1", 1, 2), ("3", 2, 2)]
+
+
+def snapshot(model: nn.Module) -> tuple:
+    values = [(name, id(p), p.detach().clone()) for name, p in model.named_parameters(remove_duplicate=False)]
+    return dict(model.named_modules(remove_duplicate=False)), values
+
+
+def assert_unchanged(model: nn.Module, before: tuple) -> None:
+    modules, values = snapshot(model)
+    assert modules == before[0]
+    for (name, key, value), (old_name, old_key, old_value) in zip(values, before[1], strict=True):
+        assert (name, key) == (old_name, old_key)
+        torch.testing.assert_close(value, old_value, rtol=0, atol=0)
+
+
+def refused_layer() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 64), nn.Embedding(500, 64, sparse=True), nn.Embedding(500, 64, max_norm=1.0))
+
+
+@pytest.mark.parametrize(
+    ("build", "config", "arguments", "message"),
+    [
+        (refused_layer, CP(2), {}, r"2 of the chosen layers cannot .* unchanged\.\n  1: sparse=True .*\n  2: max_norm"),
+        (refused_layer, CP(2), {}, r"To keep a layer dense, pass overrides=\{'1': None\}"),
+        (mlp, CP(2, in_dims=(6, 8)), {}, r"1: dims \(6, 8\) hold 48 entries, but 64 are needed"),
+        (mlp, TT((2, 2, 2)), {}, "1: TT with input modes .* has . ranks, got 3"),
+        (mlp, CP(500), {}, r"no layer would be tensorized; .*\n  1 stays dense: would grow from 3,072"),
+        (lambda: nn.Sequential(nn.ReLU()), CP(2), {}, "the model has no layer that can be tensorized, such as"),
+        (lambda: nn.Linear(4, 4), CP(2), {}, "cannot be replaced in place"),
+        (mlp, CP(2), {"filter_fn": lambda module, name: False}, "no layer would be tensorized"),
+    ],
+)
+def test_refusals_change_nothing(build, config, arguments, message):
+    model = build()
+    before = snapshot(model)
+    with pytest.raises(ValueError, match=message):
+        tensorize_(model, config, **arguments)
+    assert_unchanged(model, before)
+
+
+def test_a_failure_while_building_changes_nothing():
+    model = mlp()
+
+    def fail_late(name, number, total):
+        if number == total:
+            raise KeyboardInterrupt
+
+    before = snapshot(model)
+    with pytest.raises(KeyboardInterrupt):
+        tensorize_(model, TTM(2), progress=fail_late)
+    assert_unchanged(model, before)
+
+
+def test_trained_weights_must_be_finite():
+    model = mlp()
+    with torch.no_grad():
+        model[3].weight[0, 0] = torch.inf
+    with pytest.raises(ValueError, match="trained=True needs finite weights, but 3 holds NaN or infinity"):
+        tensorize_(model, TTM(2), trained=True)
+    tensorize_(model, TTM(2))
+
+
+def test_a_refused_layer_can_be_kept_dense():
+    model = tensorize_(refused_layer(), CP(2), overrides={"[12]": None})
+    assert isinstance(model[0], rf.Linear)
+    assert isinstance(model[1], nn.Embedding)
+
+
+def test_a_layer_with_a_forward_of_its_own_is_refused_by_name():
+    class Own(nn.Linear):
+        def forward(self, x):
+            return super().forward(x).relu()
+
+    model = nn.Sequential(Own(40, 40), nn.Linear(40, 40))
+    with pytest.raises(ValueError, match="0: Own has a forward of its own"):
+        tensorize_(model, CP(2), overrides={"0": CP(3)})
+    tensorize_(model, CP(2))
+    assert type(model[0]) is Own
