@@ -259,9 +259,15 @@ def test_autocast_gives_the_dtype_torch_gives(case, config):
 
 @pytest.fixture
 def _fresh_compiler():
-    torch.compiler.reset()
+    torch._dynamo.reset()
     yield
-    torch.compiler.reset()
+    torch._dynamo.reset()
+
+
+def compiling(test):
+    """Start and end with an empty compiler; torch 2.11 warns about itself when that is first loaded."""
+    test = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")(test)
+    return pytest.mark.usefixtures("_fresh_compiler")(test)
 
 
 def assert_compiles(layer, compiled, example):
@@ -275,7 +281,7 @@ def assert_compiles(layer, compiled, example):
         torch.testing.assert_close(mine, theirs)
 
 
-@pytest.mark.usefixtures("_fresh_compiler")
+@compiling
 @pytest.mark.parametrize("case", [c for c in CASES.values() if c.twin is not Recurrent], ids=lambda c: c.twin.__name__)
 @formats
 def test_compiles_to_one_graph(case, config):
@@ -283,7 +289,7 @@ def test_compiles_to_one_graph(case, config):
     assert_compiles(layer, torch.compile(layer, fullgraph=True, backend="aot_eager"), case.example())
 
 
-@pytest.mark.usefixtures("_fresh_compiler")
+@compiling
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's, at graph breaks
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_recurrent_layers_compile_around_their_kernel(name):
@@ -292,7 +298,7 @@ def test_recurrent_layers_compile_around_their_kernel(name):
     assert_compiles(layer, torch.compile(layer, backend="aot_eager"), CASES[name].example())
 
 
-@pytest.mark.usefixtures("_fresh_compiler")
+@compiling
 @pytest.mark.parametrize("name", ["linear", "embedding"])
 def test_batches_of_similar_size_share_a_graph(name):
     layer, backend = CASES[name].layer(rf.TTM(3)), CompileCounterWithBackend("aot_eager")

@@ -169,13 +169,18 @@ def test_initial_weights_have_the_standard_deviation_of_torch():
         assert weight.std().item() == pytest.approx(dense.get_parameter(name).std().item(), rel=0.1)
 
 
-def test_one_block_holds_the_same_weights_matrices_first():
+@pytest.mark.parametrize("bias", [True, False])
+def test_one_block_holds_the_same_weights_matrices_first(bias):
     """On a GPU the kernels get their weights so; values and gradients must not change."""
-    weights = Recurrent(nn.LSTM(IN, HIDDEN, num_layers=2, proj_size=3), rf.TTM(4)).eval().weights()
+    dense = nn.LSTM(IN, HIDDEN, num_layers=2, proj_size=3, bias=bias)
+    weights = Recurrent(dense, rf.TTM(4)).eval().weights()
     views = one_block(weights)
     starts = {name: view.storage_offset() for name, view in zip(weights, views, strict=True)}
     assert len({view.untyped_storage().data_ptr() for view in views}) == 1
-    assert max(start for name, start in starts.items() if "weight" in name) < starts["bias_ih_l0"]
+    entries = sum(weight.numel() for name, weight in weights.items() if "weight" in name)
+    assert starts.get("bias_ih_l0", entries) == entries
+    # two biases of 4 · HIDDEN gates for each of two layers, there or not
+    assert views[0].untyped_storage().nbytes() == 4 * (entries + 2 * 2 * 4 * HIDDEN)
     for (name, plain), view in zip(weights.items(), views, strict=True):
         torch.testing.assert_close(plain, view)
         (gradient,) = torch.autograd.grad(view.square().sum(), weights[name], retain_graph=True)

@@ -244,10 +244,14 @@ class Recurrent(DenseTwin):
 def one_block(weights: dict[str, Tensor]) -> list[Tensor]:
     """The weights in their order, as views of one block of memory that holds all matrices before all biases.
 
-    That is how cuDNN wants them; otherwise it copies them at every call, and warns.
+    That is how cuDNN wants them; otherwise it copies them at every call, and warns. Where there are no
+    biases, it still wants room for two of zeros beside every layer and direction.
     """
     in_memory = sorted(weights, key=lambda name: name.startswith("bias"))
-    block = torch.cat([weights[name].reshape(-1) for name in in_memory])
-    pieces = torch.split(block, [weights[name].numel() for name in in_memory])
-    views = {name: piece.view(weights[name].shape) for name, piece in zip(in_memory, pieces, strict=True)}
+    parts = [weights[name].reshape(-1) for name in in_memory]
+    if "bias_ih_l0" not in weights:
+        gates = sum(weight.shape[0] for name, weight in weights.items() if name.startswith("weight_ih"))
+        parts.append(parts[0].new_zeros(2 * gates))
+    pieces = torch.split(torch.cat(parts), [part.numel() for part in parts])
+    views = {name: piece.view(weights[name].shape) for name, piece in zip(in_memory, pieces, strict=False)}
     return [views[name] for name in weights]
