@@ -149,7 +149,7 @@ def _mean_or_none(values: torch.Tensor) -> float | None:
 def _leave_results(run: DemoRun, figures: dict[str, Any], out: Path) -> None:
     save(run.model, out / "model")
     plot_ranks(run, out / "ranks.png")
-    (out / "demo.json").write_text(json.dumps(figures, indent=2) + "\n")
+    (out / "demo.json").write_text(json.dumps(figures, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _say_where(console: Console, run: DemoRun, out: Path) -> None:

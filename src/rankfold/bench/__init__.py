@@ -1,0 +1,1 @@
+"""Timing layers side by side: ``torch.nn``, tensorly-torch and rankfold."""

@@ -1,0 +1,99 @@
+"""How long a call takes and how much memory it needs.
+
+Contenders take turns, one call each per round, so that whatever else the machine does hits all of
+them alike. Times are medians with quartiles. Memory is the peak of what torch allocated during the
+call beyond what was there before: on CUDA by the allocator's own count, on the CPU from the
+profiler's record of every allocation. Scratch space inside vendor libraries is not in it.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+Call = Callable[[], object]
+
+WARMUP_ROUNDS = 2
+MIN_ROUNDS = 3
+# A contender that has taken this long sits out the remaining rounds.
+PATIENCE_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Milliseconds: the median and the quartiles around it."""
+
+    median_ms: float
+    lower_ms: float
+    upper_ms: float
+    rounds: int
+
+
+def time_calls(calls: Mapping[str, Call], device: torch.device, repeat: int) -> dict[str, Timing]:
+    """Time every call ``repeat`` times, in turns."""
+    clock = _cuda_milliseconds if device.type == "cuda" else _cpu_milliseconds
+    for call in calls.values():
+        for _ in range(WARMUP_ROUNDS):
+            call()
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for taken in range(repeat):
+        for name, call in calls.items():
+            if taken < MIN_ROUNDS or sum(times[name]) < 1e3 * PATIENCE_SECONDS:
+                times[name].append(clock(call))
+    return {name: _summary(values) for name, values in times.items()}
+
+
+def peak_memory(call: Call, device: torch.device) -> int:
+    """Bytes that torch held at most during the call, beyond those before it."""
+    return _cuda_peak(call, device) if device.type == "cuda" else _cpu_peak(call)
+
+
+def _summary(values: list[float]) -> Timing:
+    lower, median, upper = statistics.quantiles(values, n=4, method="inclusive")
+    return Timing(median, lower, upper, len(values))
+
+
+def _cpu_milliseconds(call: Call) -> float:
+    start = time.perf_counter()
+    call()
+    return 1e3 * (time.perf_counter() - start)
+
+
+def _cuda_milliseconds(call: Call) -> float:
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    start.record()
+    call()
+    end.record()
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(end))
+
+
+def _cuda_peak(call: Call, device: torch.device) -> int:
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    call()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+def _cpu_peak(call: Call) -> int:
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler announces itself otherwise
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+        call()
+    kineto = record.profiler
+    if kineto is None or kineto.kineto_results is None:
+        raise RuntimeError("torch's profiler returned no record; memory cannot be measured")
+    changes = [event for event in kineto.kineto_results.events() if event.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(changes, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
