@@ -29,7 +29,7 @@ def tt_svd(tensor: Tensor, ranks: Sequence[int]) -> list[Tensor]:
     return [*cores, remainder.reshape(left, dims[-1], 1).to(tensor.dtype)]
 
 
-def hooi(tensor: Tensor, ranks: Sequence[int], sweeps: int = 200, tolerance: float = 1e-9) -> list[Tensor]:
+def hooi(tensor: Tensor, ranks: Sequence[int], sweeps: int = 100, tolerance: float = 1e-6) -> list[Tensor]:
     """Tucker factors (I_n, R_n) and core: truncated HOSVD, refined by orthogonal iteration."""
     exact, order = tensor.double(), tensor.dim()
     factors = [_leading_columns(exact, n, ranks[n]) for n in range(order)]
@@ -44,7 +44,7 @@ def hooi(tensor: Tensor, ranks: Sequence[int], sweeps: int = 200, tolerance: flo
     return [factor.to(tensor.dtype) for factor in (*factors, core)]
 
 
-def cp_als(tensor: Tensor, rank: int, sweeps: int = 200, tolerance: float = 1e-9) -> list[Tensor]:
+def cp_als(tensor: Tensor, rank: int, sweeps: int = 200, tolerance: float = 1e-5) -> list[Tensor]:
     """CP factors (I_n, R) by alternating least squares, with a vanishing ridge for stability."""
     exact, order = tensor.double(), tensor.dim()
     generator = torch.Generator().manual_seed(0)
@@ -60,7 +60,8 @@ def cp_als(tensor: Tensor, rank: int, sweeps: int = 200, tolerance: float = 1e-9
         # ‖A − Â‖² = ‖A‖² − 2⟨A, Â⟩ + ‖Â‖²; the last solve gives ⟨A, Â⟩ for free
         error = squared_norm - 2 * (target * factors[-1]).sum() + _gram_product(factors).sum()
         factors = _equal_columns(factors)
-        if last_error - float(error) <= tolerance * float(squared_norm):
+        # enough once a sweep takes off little of the error, or rounding is all that is left of it
+        if last_error - float(error) <= tolerance * float(error) + 1e-14 * float(squared_norm):
             break
         last_error = float(error)
     return [F.pad(factor, (0, rank - kept)).to(tensor.dtype) for factor in factors]
@@ -69,7 +70,9 @@ def cp_als(tensor: Tensor, rank: int, sweeps: int = 200, tolerance: float = 1e-9
 def _leading_columns(tensor: Tensor, mode: int, rank: int) -> Tensor:
     """The leading left singular vectors of the mode unfolding, filled up with zero columns."""
     unfolded = tensor.movedim(mode, 0).reshape(tensor.shape[mode], -1)
-    u = torch.linalg.svd(unfolded, full_matrices=False).U[:, :rank]
+    # the unfolding is mostly wide: the triangle of its LQ factorisation has the same left singular vectors
+    triangle = torch.linalg.qr(unfolded.T, mode="r").R.T
+    u = torch.linalg.svd(triangle, full_matrices=False).U[:, :rank]
     return F.pad(u, (0, rank - u.shape[1]))
 
 
