@@ -87,7 +87,7 @@ def test_hooi_stays_within_the_hosvd_bound_and_is_not_worse_than_tensorly(dims, 
     error = float((rebuilt("Tucker", dims, ranks, hooi(tensor, ranks)) - tensor).norm())
     losses = [discarded(unfolding, rank) for unfolding, rank in zip(mode_unfoldings(tensor), ranks, strict=True)]
     assert math.sqrt(max(losses)) - 1e-9 <= error <= math.sqrt(sum(losses)) + 1e-9
-    theirs = tucker_to_tensor(tucker(tensor.numpy(), rank=ranks, n_iter_max=100, tol=1e-10))
+    theirs = tucker_to_tensor(tucker(tensor.numpy(), rank=ranks))
     assert error <= float(np.linalg.norm(theirs - tensor.numpy())) * (1 + 1e-6) + 1e-9
 
 
@@ -105,7 +105,7 @@ def test_hooi_at_full_rank_is_exact(dims):
 def test_cp_als_recovers_planted_tensors(dims, rank, seed):
     tensor = planted(dims, rank, seed)
     error = (rebuilt("CP", dims, (rank,), cp_als(tensor, rank)) - tensor).norm() / tensor.norm()
-    assert error < 1e-4
+    assert error < 1e-5
 
 
 @pytest.mark.parametrize("seed", range(3))
