@@ -1,0 +1,130 @@
+"""Planned contractions against ``torch.einsum``, and the plans themselves."""
+
+import math
+import time
+
+import opt_einsum
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rankfold import contraction
+from rankfold.contraction import contract, contract_batch, plan, rebuilding_is_cheaper
+
+
+@st.composite
+def networks(draw):
+    """A random connected network: an equation without repeated letters in a term, and its operands' shapes."""
+    letters = "acdefgh"[: draw(st.integers(2, 7))]
+    size = {c: draw(st.integers(1, 4)) for c in letters}
+    terms = ["".join(draw(st.permutations(sorted(draw(st.sets(st.sampled_from(letters), min_size=1, max_size=4))))))]
+    for _ in range(draw(st.integers(0, 6))):
+        chosen = draw(st.sets(st.sampled_from(letters), min_size=1, max_size=4))
+        terms.append("".join(draw(st.permutations(sorted(chosen)))))
+    used = sorted(set("".join(terms)))
+    output = "".join(draw(st.permutations(sorted(draw(st.sets(st.sampled_from(used), max_size=3))))))
+    return f"{','.join(terms)}->{output}", [tuple(size[c] for c in term) for term in terms]
+
+
+@given(network=networks(), seed=st.integers(0, 999))
+def test_contract_is_einsum(network, seed):
+    equation, shapes = network
+    torch.manual_seed(seed)
+    operands = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
+    actual, expected = contract(equation, *operands), torch.einsum(equation, *operands)
+    assert actual.shape == expected.shape
+    torch.testing.assert_close(
+        actual, expected, rtol=1e-9, atol=1e-9 * math.prod(max(1.0, float(x.norm())) for x in operands)
+    )
+
+
+@pytest.mark.parametrize("equation", ["ab->ba", "ab->b", "ab->", "abc->ca"])
+def test_one_operand_is_summed_and_transposed(equation):
+    x = torch.randn([2, 3, 4][: len(equation.split("->")[0])], dtype=torch.float64)
+    torch.testing.assert_close(contract(equation, x), torch.einsum(equation, x))
+
+
+@given(batch=st.sampled_from([1, 2, 5, 64, 65]), limit=st.sampled_from([1, 7, 100, 10_000]))
+def test_batches_in_chunks_are_einsum_with_the_same_gradients(batch, limit):
+    equation = "Bqr,Brs,sit->Bqi"
+    shapes = [(batch, 2, 3), (batch, 3, 4), (4, 5, 1)]
+    operands = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    weights = torch.randn(batch, 2, 5, dtype=torch.float64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contraction, "_CHUNK_ENTRIES", limit)
+        actual = contract_batch(equation, operands[:2], operands[2:])
+        ours = torch.autograd.grad((actual * weights).sum(), operands)
+    expected = torch.einsum(equation, *operands)
+    torch.testing.assert_close(actual, expected)
+    for mine, truth in zip(ours, torch.autograd.grad((expected * weights).sum(), operands), strict=True):
+        torch.testing.assert_close(mine, truth)
+
+
+def test_chunks_recompute_instead_of_keeping(monkeypatch):
+    """Between forward and backward, a chunked contraction keeps its operands but no intermediate."""
+    shapes = [(64, 8), (64, 9), (8, 9, 50)]
+    operands = [torch.randn(shape, requires_grad=True) for shape in shapes]
+    kept = {}
+    for limit in (1 << 24, 500):
+        monkeypatch.setattr(contraction, "_CHUNK_ENTRIES", limit)
+        storages = {}
+
+        def pack(x, storages=storages):
+            storages[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+            return x
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            output = contract_batch("Bq,Br,qri->Bi", operands[:2], operands[2:])
+        kept[limit] = sum(storages.values())
+    assert output.requires_grad
+    assert kept[1 << 24] > sum(4 * math.prod(shape) for shape in shapes)
+    assert kept[500] <= sum(4 * math.prod(shape) for shape in shapes)
+
+
+@given(network=networks())
+def test_plans_end_in_the_output_and_cost_no_more_than_going_left_to_right(network):
+    equation, shapes = network
+    chosen = plan(equation, tuple(shapes))
+    terms = equation.split("->")[0].split(",")
+    assert chosen.steps[-1].equation.endswith("->" + equation.split("->")[1])
+    assert len(chosen.steps) == max(1, len(terms) - 1)
+    if len(terms) > 1:
+        left_to_right = [(0, 1)] + [(0, n) for n in range(len(terms) - 2, 0, -1)]
+        fixed = contraction._follow(left_to_right, terms, equation.split("->")[1], tuple(shapes))
+        assert chosen.cost <= fixed.cost
+
+
+def test_costs_count_the_operations_of_opt_einsum():
+    """With free bytes and steps, the cost of a plan is opt_einsum's own count of operations."""
+    terms, shapes = ["Bab", "aq", "qbr", "ri"], ((64, 8, 9), (8, 5), (5, 9, 7), (7, 11))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contraction, "_OPERATIONS_PER_BYTE", 0.0)
+        patch.setattr(contraction, "_OPERATIONS_PER_STEP", 0.0)
+        path, info = opt_einsum.contract_path(f"{','.join(terms)}->Bi", *shapes, shapes=True)
+        ours = contraction._follow(path, terms, "Bi", shapes)
+    assert ours.cost == pytest.approx(float(info.opt_cost), rel=0.02)
+    assert ours.largest_intermediate == int(info.largest_intermediate)
+
+
+def test_long_networks_are_planned_quickly():
+    """Thirty-two cores, as in the norm of a train of sixteen: no exponential search."""
+    letters = "acdefghijklmnopqr"
+    terms = [letters[n] + letters[n + 1] for n in range(16)] * 2
+    start = time.perf_counter()
+    plan(f"{','.join(terms)}->", tuple((3, 3) for _ in terms))
+    assert time.perf_counter() - start < 5.0
+
+
+def test_batches_of_similar_size_share_a_plan():
+    sizes = [contraction._planned_size(batch) for batch in (0, 1, 2, 4, 5, 16, 17, 1000)]
+    assert sizes == [1, 1, 4, 4, 16, 16, 64, 1024]
+
+
+def test_rebuilding_pays_for_large_batches_only():
+    """A rank-1 matrix is never worth rebuilding; a full-rank one always, once the batch is large."""
+    shapes = ((256, 1), (1, 256))
+    assert not any(rebuilding_is_cheaper("Ba,ar,rb->Bb", shapes, "ar,rb->ab", batch) for batch in (1, 64, 4096, 65536))
+    shapes = ((256, 256), (256, 256))
+    assert not rebuilding_is_cheaper("Ba,ar,rb->Bb", shapes, "ar,rb->ab", 1)
+    assert rebuilding_is_cheaper("Ba,ar,rb->Bb", shapes, "ar,rb->ab", 65536)
