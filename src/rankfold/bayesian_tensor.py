@@ -18,7 +18,6 @@ from rankfold.posterior import (
     PointPosterior,
     at_least_float32,
     sparing,
-    sum_of,
 )
 
 
@@ -117,17 +116,10 @@ class BayesianTensor(nn.Module):
         )
 
     def kl(self) -> Tensor:
-        """``KL(q(Φ) ‖ p(Φ|λ))`` in nats; for point factors ``−log p(Φ|λ)`` up to a constant.
-
-        Σ_k ½ (M_k/λ_k + D_k log λ_k), the same over ungoverned factors with σ₀², and the negative
-        entropy of q.
-        """
+        """``KL(q(Φ) ‖ p(Φ|λ))`` in nats; for point factors ``−log p(Φ|λ)`` up to a constant."""
         if not self.has_prior:
             return torch.zeros((), device=self.factors.mean[0].device)
-        moments = self.factors.second_moments()
-        governed = 0.5 * (self.second_moments(moments) / self.variance + self.count * self.variance.log()).sum()
-        free = [normal_cross_entropy(moments[n], self.weak_std) for n in self._ungoverned()]
-        return sum_of([governed, *free]) + self.factors.negative_entropy()
+        return self.factors.kl(self.prior_variances(self.variances()))
 
     def penalty(self) -> Tensor:
         """``−Σ log p(λ)`` in nats, up to a constant. It does not depend on the factors."""
@@ -143,17 +135,14 @@ class BayesianTensor(nn.Module):
 
     def prior_variances(self, variances: Sequence[Tensor]) -> list[Tensor]:
         """The prior variance of every entry of every factor, broadcastable, given λ per group."""
-        values = [torch.full_like(mean, self.weak_std**2) for mean in self.factors.mean]
+        weak = self.variance.new_full((1,), self.weak_std**2)
+        values = [weak.reshape([1] * mean.dim()) for mean in self.factors.mean]
         for group, variance in zip(self.format.rank_groups, variances, strict=True):
             for factor, axis in group.governed:
                 shape = [1] * values[factor].dim()
                 shape[axis] = -1
                 values[factor] = variance.reshape(shape)
         return values
-
-    def _ungoverned(self) -> list[int]:
-        governed = {factor for group in self.format.rank_groups for factor, _ in group.governed}
-        return [n for n in range(len(self.factors.mean)) if n not in governed]
 
     def _counts(self) -> Tensor:
         """D: how many entries each λ governs, at the current ranks."""
@@ -243,11 +232,6 @@ def sum_of_slices(parts: Sequence[tuple[Tensor, int]]) -> Tensor:
     """Sum tensors over all axes but one each, and the results over the parts."""
     sums = [tensor.movedim(axis, 0).flatten(1).sum(1) for tensor, axis in parts]
     return torch.stack(sums).sum(0)
-
-
-def normal_cross_entropy(moments: Tensor, std: float) -> Tensor:
-    """``−E[log N(u | 0, std²)]`` in nats, given E[u²] of the entries, without ½ log 2π."""
-    return 0.5 * moments.sum() / std**2 + moments.numel() * math.log(std)
 
 
 def replace_data(parameter: nn.Parameter, data: Tensor) -> None:

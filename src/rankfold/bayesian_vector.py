@@ -7,7 +7,6 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from rankfold.bayesian_tensor import normal_cross_entropy
 from rankfold.config import TensorConfig
 from rankfold.posterior import FactorPosterior, GaussianPosterior, PointPosterior
 
@@ -38,5 +37,4 @@ class BayesianVector(nn.Module):
         """``KL(q(b) ‖ N(0, σ₀²))`` in nats; 0 for fixed-rank training, which has no prior."""
         if self.inference == "fixed":
             return torch.zeros((), device=self.entries.mean[0].device)
-        moments = self.entries.second_moments()[0]
-        return normal_cross_entropy(moments, self.weak_std) + self.entries.negative_entropy()
+        return self.entries.kl([torch.full((1,), self.weak_std**2, device=self.entries.mean[0].device)])

@@ -7,11 +7,13 @@ Bayesian, MAP and fixed-rank modes differ only in which of them a layer owns.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import final
 
 import torch
 from torch import Tensor, nn
+
+from rankfold.gaussian import cross_entropy, kl_divergence, reparametrize
 
 # Posterior standard deviations start at this fraction of the scale of what they belong to.
 INITIAL_STD_RATIO = 0.1
@@ -34,8 +36,12 @@ class FactorPosterior(nn.Module, ABC):
         """``E[u²] = μ² + σ²`` of every entry, in at least float32."""
 
     @abstractmethod
-    def negative_entropy(self) -> Tensor:
-        """``E[log q(u)]`` in nats, without the constant that cancels in the KL."""
+    def kl(self, variances: Sequence[Tensor]) -> Tensor:
+        """``KL(q(u) ‖ N(0, v))`` in nats, given the prior variances ``v`` of every array, broadcastable.
+
+        For a point, whose KL is infinite, the part that depends on it: ``−log N(u | 0, v)`` without
+        ½ log 2π.
+        """
 
     @abstractmethod
     def parameter_lists(self) -> tuple[nn.ParameterList, ...]:
@@ -60,10 +66,7 @@ class GaussianPosterior(FactorPosterior):
         )
 
     def sample(self, generator: torch.Generator | None = None) -> list[Tensor]:
-        return [
-            (mean + log_std.exp() * _standard_normal(log_std, generator)).to(mean.dtype)
-            for mean, log_std in zip(self.mean, self.log_std, strict=True)
-        ]
+        return reparametrize(list(self.mean), list(self.log_std), _standard_normal(self.log_std, generator))
 
     def second_moments(self) -> list[Tensor]:
         return [
@@ -71,9 +74,8 @@ class GaussianPosterior(FactorPosterior):
             for mean, log_std in zip(self.mean, self.log_std, strict=True)
         ]
 
-    def negative_entropy(self) -> Tensor:
-        # E[log N(u | μ, σ²)] = −log σ − ½ − ½ log 2π
-        return -sum_of(log_std.sum() + 0.5 * log_std.numel() for log_std in self.log_std)
+    def kl(self, variances: Sequence[Tensor]) -> Tensor:
+        return kl_divergence(list(self.mean), list(self.log_std), variances)
 
     def parameter_lists(self) -> tuple[nn.ParameterList, ...]:
         return (self.mean, self.log_std)
@@ -97,8 +99,9 @@ class PointPosterior(FactorPosterior):
     def second_moments(self) -> list[Tensor]:
         return [mean.to(at_least_float32(mean.dtype)).square() for mean in self.mean]
 
-    def negative_entropy(self) -> Tensor:
-        return torch.zeros((), device=self.mean[0].device)
+    def kl(self, variances: Sequence[Tensor]) -> Tensor:
+        moments = self.second_moments()
+        return sum_of(cross_entropy(m, v, v.reciprocal()) for m, v in zip(moments, variances, strict=True))
 
     def parameter_lists(self) -> tuple[nn.ParameterList, ...]:
         return (self.mean,)
@@ -127,7 +130,10 @@ def sum_of(terms: Iterable[Tensor]) -> Tensor:
     return torch.stack(list(terms)).sum()
 
 
-def _standard_normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
-    if generator is None:
-        return torch.randn_like(like)
-    return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=generator.device).to(like.device)
+def _standard_normal(like: Iterable[Tensor], generator: torch.Generator | None) -> list[Tensor]:
+    """Noise in the shapes of ``like``, drawn at once."""
+    like = list(like)
+    sizes = [tensor.numel() for tensor in like]
+    place = like[0].device if generator is None else generator.device
+    noise = torch.randn(sum(sizes), generator=generator, dtype=like[0].dtype, device=place).to(like[0].device)
+    return [part.view(tensor.shape) for part, tensor in zip(torch.split(noise, sizes), like, strict=True)]
