@@ -85,10 +85,16 @@ def _project(tensor: Tensor, factors: Sequence[Tensor], skip: int | None = None)
 
 
 def _cp_start(tensor: Tensor, mode: int, rank: int, generator: torch.Generator) -> Tensor:
-    """Leading singular vectors of the unfolding, filled up with random columns."""
-    columns = _leading_columns(tensor, mode, min(rank, tensor.shape[mode]))
-    noise = torch.randn(tensor.shape[mode], rank - columns.shape[1], generator=generator, dtype=torch.float64)
-    return torch.cat([columns, noise.to(tensor.device) / tensor.shape[mode] ** 0.5], dim=1)
+    """Leading singular vectors of the unfolding, filled up with random columns.
+
+    A little noise on all of them: a term that is orthogonal to the tensor in one mode (to its padding,
+    say) would become zero and stay so.
+    """
+    noise = torch.randn(tensor.shape[mode], rank, generator=generator, dtype=torch.float64)
+    start = noise.to(tensor.device) / tensor.shape[mode] ** 0.5
+    known = min(rank, tensor.shape[mode])
+    start[:, :known] = _leading_columns(tensor, mode, known) + 0.01 * start[:, :known]
+    return start
 
 
 def _khatri_rao_product(tensor: Tensor, factors: Sequence[Tensor], mode: int) -> Tensor:
