@@ -103,10 +103,7 @@ def _best_modes(size: int, order: int, max_padding: float) -> tuple[int, ...]:
         remaining = -(-size // product)
         if left == 1:
             candidate = tuple(sorted((*chosen, remaining)))
-            padded = product * remaining
-            if padded > largest:
-                return
-            padding = padded / size - 1.0
+            padding = product * remaining / size - 1.0
             score = sum(candidate) / ideal_sum - 1.0 + _PADDING_WEIGHT * padding + _ANY_PADDING_COST * (padding > 0)
             if score < best_score - 1e-12:
                 best, best_score = candidate, score
