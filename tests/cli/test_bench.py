@@ -4,6 +4,7 @@ import json
 import time
 
 import pytest
+import tensorly
 import torch
 from typer.testing import CliRunner
 
@@ -15,6 +16,14 @@ from rankfold.bench.measure import Timing, peak_memory, time_calls
 from rankfold.cli.main import app
 
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def backend():
+    """tensorly-torch sets tensorly's backend for the whole process; other tests want theirs back."""
+    before = tensorly.get_backend()
+    yield
+    tensorly.set_backend(before)
 
 
 def run_bench(*options):

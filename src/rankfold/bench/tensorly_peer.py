@@ -1,8 +1,9 @@
 """The same layers in tensorly-torch, an optional peer.
 
 It has no TT for linear layers and embeddings, and no TTM for convolutions. Where it can both contract
-with the factors and rebuild the weight, both take part. It cannot pad a table, so its table has all
-the rows that the modes hold.
+with the factors and rebuild the weight, both take part, at our ranks. It cannot pad a table, so its
+table has all the rows that the modes hold. Its kernels have a mode for each spatial dimension, where
+ours have one for both, so its parameters differ a little.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import importlib.util
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 from torch import nn
@@ -26,6 +28,16 @@ _MISSING = "not installed; pip install 'rankfold[bench]'"
 def is_installed() -> bool:
     """Whether tensorly-torch can take part."""
     return importlib.util.find_spec("tltorch") is not None
+
+
+def _library() -> ModuleType:
+    """tensorly-torch, with the backend it needs, which is a setting of the whole process."""
+    import tensorly
+    import tltorch
+
+    tensorly.set_backend("pytorch")
+    module: ModuleType = tltorch
+    return module
 
 
 def linear_contenders(configs: Sequence[TensorConfig]) -> Iterator[Contender]:
@@ -57,8 +69,7 @@ def _contenders(
 
 
 def _linear(config: TensorConfig, implementation: str) -> nn.Module:
-    import tltorch
-
+    tltorch = _library()
     dims: tuple[Any, ...] = (config.in_dims, config.out_dims)
     layer: nn.Module = tltorch.FactorizedLinear(
         *dims, factorization=_NAMES[type(config)], rank=_rank(config), implementation=implementation
@@ -67,8 +78,7 @@ def _linear(config: TensorConfig, implementation: str) -> nn.Module:
 
 
 def _embedding(config: TensorConfig, implementation: str) -> nn.Module:
-    import tltorch
-
+    tltorch = _library()
     assert config.in_dims is not None
     assert config.out_dims is not None
     layer: nn.Module = tltorch.FactorizedEmbedding(
@@ -84,14 +94,7 @@ def _embedding(config: TensorConfig, implementation: str) -> nn.Module:
 
 
 def _conv(config: TensorConfig, implementation: str, *, in_channels: int, out_channels: int, kernel: int) -> nn.Module:
-    """Its kernel has a mode for each spatial dimension, where ours has one for both."""
-    import tltorch
-
-    ranks: dict[type[TensorConfig], Any] = {CP: config.max_rank}
-    if isinstance(config.max_rank, tuple):
-        ranks[Tucker] = (config.max_rank[-1], config.max_rank[0], kernel, kernel)
-    else:
-        ranks[TT] = (1, config.max_rank, config.max_rank, config.max_rank, 1)
+    tltorch = _library()
     layer: nn.Module = tltorch.FactorizedConv(
         in_channels,
         out_channels,
@@ -100,10 +103,18 @@ def _conv(config: TensorConfig, implementation: str, *, in_channels: int, out_ch
         padding=kernel // 2,
         bias=True,
         factorization=_NAMES[type(config)],
-        rank=ranks[type(config)],
+        rank=_conv_rank(config, kernel),
         implementation=implementation,
     )
     return layer
+
+
+def _conv_rank(config: TensorConfig, kernel: int) -> int | tuple[int, ...]:
+    """Our ranks of a kernel in this library's convention."""
+    rank = config.max_rank
+    if isinstance(rank, tuple):  # Tucker
+        return (rank[-1], rank[0], kernel, kernel)
+    return rank if isinstance(config, CP) else (1, rank, rank, rank, 1)
 
 
 def _rank(config: TensorConfig) -> int | tuple[int, ...]:
