@@ -117,7 +117,7 @@ def test_long_networks_are_planned_quickly():
 
 
 def test_batches_of_similar_size_share_a_plan():
-    sizes = [contraction._planned_size(batch) for batch in (0, 1, 2, 4, 5, 16, 17, 1000)]
+    sizes = [contraction.planned_size(batch) for batch in (0, 1, 2, 4, 5, 16, 17, 1000)]
     assert sizes == [1, 1, 4, 4, 16, 16, 64, 1024]
 
 

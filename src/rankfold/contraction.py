@@ -73,7 +73,7 @@ def contract_batch(equation: str, batched: Sequence[Tensor], shared: Sequence[Te
     """
     operands, batch = (*batched, *shared), batched[0].shape[0]
     chosen = plan(equation, _planned_shapes(equation, operands))
-    size = max(1, _planned_size(batch) * _CHUNK_ENTRIES // max(1, chosen.largest_intermediate))
+    size = max(1, planned_size(batch) * _CHUNK_ENTRIES // max(1, chosen.largest_intermediate))
     if batch <= size:
         return _run(chosen, operands)
     return torch.cat(
@@ -90,10 +90,10 @@ def rebuilding_is_cheaper(equation: str, shapes: Shapes, rebuild: str, batch: in
     ``shapes`` are those of the factors; ``equation`` is the contraction of batch and factors with
     the batch, of shape ``(batch, …)``, as its first operand.
     """
-    return _rebuilding_is_cheaper(equation, shapes, rebuild, _planned_size(batch))
+    return _rebuilding_is_cheaper(equation, shapes, rebuild, planned_size(batch))
 
 
-def _constant(function: Callable[_P, _T]) -> Callable[_P, _T]:
+def constant(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """Compute once per arguments; to compiled code the result is a constant, as it depends on shapes alone."""
     cached = lru_cache(maxsize=16384)(function)
 
@@ -105,7 +105,7 @@ def _constant(function: Callable[_P, _T]) -> Callable[_P, _T]:
     return constant
 
 
-@_constant
+@constant
 def _rebuilding_is_cheaper(equation: str, shapes: Shapes, rebuild: str, batch: int) -> bool:
     inputs, output = rebuild.split("->")
     size = dict(_letter_sizes(inputs.split(","), shapes))
@@ -118,7 +118,7 @@ def _rebuilding_is_cheaper(equation: str, shapes: Shapes, rebuild: str, batch: i
     return weight.cost + product <= whole.cost
 
 
-@_constant
+@constant
 def plan(equation: str, shapes: Shapes) -> Plan:
     """The cheapest of a few good orders for ``equation`` with operands of these shapes."""
     inputs, output = equation.split("->")
@@ -136,12 +136,12 @@ def plan(equation: str, shapes: Shapes) -> Plan:
 def _planned_shapes(equation: str, operands: Sequence[Tensor]) -> Shapes:
     terms = equation.split("->", 1)[0].split(",")
     return tuple(
-        (_planned_size(x.shape[0]), *x.shape[1:]) if term[:1] == _BATCH else tuple(x.shape)
+        (planned_size(x.shape[0]), *x.shape[1:]) if term[:1] == _BATCH else tuple(x.shape)
         for term, x in zip(terms, operands, strict=True)
     )
 
 
-def _planned_size(batch: int) -> int:
+def planned_size(batch: int) -> int:
     """The next power of four; found by comparisons, which compiled code can keep as guards."""
     size = 1
     while size < batch:
@@ -171,6 +171,11 @@ def _follow(path: Sequence[tuple[int, ...]], terms: Sequence[str], output: str, 
 def _step_cost(a: str, b: str, target: str, size: dict[str, int]) -> float:
     operations = 2.0 * math.prod(size[c] for c in set(a + b))
     entries = sum(math.prod(size[c] for c in term) for term in (a, b, target))
+    return cost_of(operations, entries)
+
+
+def cost_of(operations: float, entries: float) -> float:
+    """The time of one step that does ``operations`` and moves ``entries`` numbers, in operations."""
     return operations + _OPERATIONS_PER_BYTE * _BYTES_PER_ENTRY * entries + _OPERATIONS_PER_STEP
 
 

@@ -111,16 +111,18 @@ class TensorFormat(ABC):
         return sum(math.prod(shape) for shape in self.factor_shapes)
 
     @property
-    def _input_letters(self) -> str:
+    def input_letters(self) -> str:
+        """Index letters of the input modes."""
         return INPUT[: len(self.inputs.dims)]
 
     @property
-    def _output_letters(self) -> str:
+    def output_letters(self) -> str:
+        """Index letters of the output modes."""
         return OUTPUT[: len(self.outputs.dims)]
 
     def reconstruct(self, factors: Factors) -> Tensor:
         """The matrix ``A`` (I, J), padding cut away."""
-        tensor = contract(self._rebuild_equation, *factors)
+        tensor = contract(self.rebuild_equation, *factors)
         matrix = tensor.reshape(self.inputs.padded_size, self.outputs.padded_size)
         return matrix[: self.inputs.size, : self.outputs.size]
 
@@ -132,10 +134,10 @@ class TensorFormat(ABC):
         source, target = (self.outputs, self.inputs) if transposed else (self.inputs, self.outputs)
         if x.dim() != 2 or x.shape[1] != source.size:
             raise ValueError(f"{self.name} expects a batch of shape (B, {source.size}), got {tuple(x.shape)}")
-        letters = (self._output_letters, self._input_letters)
+        letters = (self.output_letters, self.input_letters)
         first, last = letters if transposed else letters[::-1]
         equation = f"{_BATCH}{first},{','.join(self.subscripts)}->{_BATCH}{last}"
-        if rebuilding_is_cheaper(equation, self.factor_shapes, self._rebuild_equation, x.shape[0]):
+        if rebuilding_is_cheaper(equation, self.factor_shapes, self.rebuild_equation, x.shape[0]):
             matrix = self.reconstruct(factors)
             return x @ (matrix.T if transposed else matrix)
         folded = F.pad(x, (0, source.padded_size - source.size)).reshape(-1, *source.dims)
@@ -143,7 +145,7 @@ class TensorFormat(ABC):
 
     def rows(self, factors: Factors, index: Tensor) -> Tensor:
         """Rows ``A[index]``: index (N,) to (N, J), without forming ``A``."""
-        parts = dict(zip(self._input_letters, self.inputs.unravel(index), strict=True))
+        parts = dict(zip(self.input_letters, self.inputs.unravel(index), strict=True))
         batched, shared, batched_terms, shared_terms = [], [], [], []
         for factor, term in zip(factors, self.subscripts, strict=True):
             letter = next((c for c in term if c in parts), None)
@@ -153,7 +155,7 @@ class TensorFormat(ABC):
             else:
                 batched.append(factor.movedim(term.index(letter), 0).index_select(0, parts[letter]))
                 batched_terms.append(_BATCH + term.replace(letter, ""))
-        equation = f"{','.join(batched_terms + shared_terms)}->{_BATCH}{self._output_letters}"
+        equation = f"{','.join(batched_terms + shared_terms)}->{_BATCH}{self.output_letters}"
         rows = contract_batch(equation, batched, shared)
         return rows.reshape(-1, self.outputs.padded_size)[:, : self.outputs.size]
 
@@ -213,8 +215,9 @@ class TensorFormat(ABC):
         return tuple(factors[g.axes[0][0]].shape[g.axes[0][1]] for g in self.rank_groups)
 
     @property
-    def _rebuild_equation(self) -> str:
-        return f"{','.join(self.subscripts)}->{self._input_letters}{self._output_letters}"
+    def rebuild_equation(self) -> str:
+        """The contraction of all factors to the folded ``A``."""
+        return f"{','.join(self.subscripts)}->{self.input_letters}{self.output_letters}"
 
 
 def _balance(factors: list[Tensor]) -> list[Tensor]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from rankfold.bayesian_tensor import BayesianTensor
 from rankfold.config import TensorConfig
+from rankfold.convolution import build_kernels, chain_is_cheaper, stages
 from rankfold.layers.base import (
     TensorizedLayer,
     copy_bias_,
@@ -85,7 +86,22 @@ class _Convolution(TensorizedLayer):
         padding = self.padding
         if self.padding_mode != "zeros":
             x, padding = F.pad(x, self._edges(), mode=self.padding_mode), "valid"
-        return _CONVOLVE[self.dimensions](x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+        convolve = _CONVOLVE[self.dimensions]
+        parts = stages(self.tensor.format) if self._chain_pays(x) else None
+        if parts is None:
+            return convolve(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+        inward, middle, outward = build_kernels(parts, self.tensor.format, self.tensor.factors(), self.kernel_size)
+        x = convolve(x, inward)  # (N, R, …)
+        x = convolve(x, middle, None, self.stride, padding, self.dilation, parts.groups)  # (N, S, …)
+        return convolve(x, outward, self.bias)  # (N, O, …)
+
+    def _chain_pays(self, x: Tensor) -> bool:
+        """Whether three small convolutions are cheaper for this input than one with the rebuilt kernel."""
+        positions = math.prod(self.kernel_size)
+        if self.groups > 1 or positions == 1 or x.dim() < self.dimensions + 1:
+            return False
+        pixels = x.numel() // self.in_channels
+        return chain_is_cheaper(self.tensor.format, positions, pixels, -(-pixels // math.prod(self.stride)))
 
     def _edges(self) -> list[int]:
         """How much to pad before and after every spatial dimension, the last one first, as ``F.pad`` wants it."""
