@@ -157,8 +157,10 @@ def _follow(path: Sequence[tuple[int, ...]], terms: Sequence[str], output: str, 
     for positions in path:
         if len(positions) == 1:
             continue
-        first, second = sorted(positions)
-        b, a = terms.pop(second), terms.pop(first)
+        # einsum lays its result out as it gets its operands: what carries the batch goes first
+        first, second = sorted(positions, key=lambda n: (_BATCH not in terms[n], n))
+        a, b = terms[first], terms[second]
+        terms = [term for n, term in enumerate(terms) if n not in positions]
         wanted = set(output).union(*terms)
         target = "".join(c for c in dict.fromkeys(a + b) if c in wanted) if terms else output
         steps.append(Step((first, second), f"{a},{b}->{target}"))
@@ -186,6 +188,7 @@ def _letter_sizes(terms: Sequence[str], shapes: Shapes) -> list[tuple[str, int]]
 def _run(chosen: Plan, operands: Sequence[Tensor]) -> Tensor:
     live = list(operands)
     for step in chosen.steps:
-        taken = [live.pop(n) for n in reversed(step.positions)]
-        live.append(torch.einsum(step.equation, *reversed(taken)))
+        taken = [live[n] for n in step.positions]
+        live = [x for n, x in enumerate(live) if n not in step.positions]
+        live.append(torch.einsum(step.equation, *taken))
     return live[0]
