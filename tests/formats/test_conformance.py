@@ -143,7 +143,7 @@ def test_the_cheaper_way_is_chosen_by_size(name):
         side = Folding(mode**2, (mode, mode))
         format = KINDS[name](side, side, (rank,) * KINDS[name].num_ranks(side, side))
         equation = f"Bab,{','.join(format.subscripts)}->Bij"
-        return contraction.rebuilding_is_cheaper(equation, format.factor_shapes, format._rebuild_equation, batch)
+        return contraction.rebuilding_is_cheaper(equation, format.factor_shapes, format.rebuild_equation, batch)
 
     assert not rebuilds(mode=64, rank=2, batch=1)
     assert rebuilds(mode=4, rank=16, batch=65536)

@@ -91,7 +91,7 @@ def _cp_start(tensor: Tensor, mode: int, rank: int, generator: torch.Generator) 
     say) would become zero and stay so.
     """
     noise = torch.randn(tensor.shape[mode], rank, generator=generator, dtype=torch.float64)
-    start = noise.to(tensor.device) / tensor.shape[mode] ** 0.5
+    start = noise.to(tensor.device) * float(tensor.shape[mode] ** -0.5)
     known = min(rank, tensor.shape[mode])
     start[:, :known] = _leading_columns(tensor, mode, known) + 0.01 * start[:, :known]
     return start
