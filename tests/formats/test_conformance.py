@@ -227,7 +227,7 @@ def test_gradcheck(name):
 
 
 def without_padding(format):
-    """Inner products count padded entries, so the truth must not cut them away."""
+    """The same, nothing cut away: inner products and root mean squares count padded entries."""
     full = [Folding(folding.padded_size, folding.dims) for folding in (format.inputs, format.outputs)]
     return type(format)(*full, format.ranks)
 
@@ -235,10 +235,10 @@ def without_padding(format):
 @every_format
 @given(data=st.data(), seed=SEEDS)
 def test_inner_and_norm_are_those_of_the_dense_matrices(name, data, seed):
-    format = without_padding(data.draw(formats(name)))
+    format = data.draw(formats(name))
     other = format.with_ranks([data.draw(st.integers(1, 2)) for _ in format.ranks])
     ours, theirs = random_factors(format, seed), random_factors(other, seed + 1)
-    a, b = dense(format, ours), dense(other, theirs)
+    a, b = dense(without_padding(format), ours), dense(without_padding(other), theirs)
     torch.testing.assert_close(
         format.inner(ours, theirs), (a * b).sum(), rtol=1e-9, atol=1e-9 * float(a.norm() * b.norm())
     )
@@ -250,10 +250,10 @@ def test_inner_and_norm_are_those_of_the_dense_matrices(name, data, seed):
 @every_format
 @given(data=st.data(), std=st.sampled_from([1e-3, 0.02, 1.0, 5.0]), seed=SEEDS)
 def test_random_factors_have_the_wanted_root_mean_square(name, data, std, seed):
-    format = without_padding(data.draw(formats(name)))
+    format = data.draw(formats(name))
     factors = format.random_factors(std, torch.Generator().manual_seed(seed))
     assert [tuple(factor.shape) for factor in factors] == list(format.factor_shapes)
-    assert float(dense(format, factors).square().mean().sqrt()) == pytest.approx(std, rel=1e-9)
+    assert float(dense(without_padding(format), factors).square().mean().sqrt()) == pytest.approx(std, rel=1e-9)
     again = format.random_factors(std, torch.Generator().manual_seed(seed))
     assert all(torch.equal(a, b) for a, b in zip(factors, again, strict=True))
 
@@ -371,6 +371,19 @@ def test_useful_ranks_suffice_for_any_matrix(name, data, seed):
     matrix = torch.randn(format.inputs.size, format.outputs.size, dtype=torch.float64)
     error = (useful.reconstruct(useful.decompose(matrix)) - matrix).norm() / matrix.norm()
     assert error < (1e-3 if name == "CP" else 1e-10)
+
+
+@pytest.mark.parametrize(
+    ("name", "useful"),
+    [("CP", (18,)), ("Tucker", (3, 4, 2, 3)), ("TT", (3, 6, 3)), ("TTM", (6,))],
+)
+def test_useful_ranks_are_the_largest_that_add_something(name, useful):
+    """For modes (3, 4) x (2, 3): all but the largest mode; a mode; the smaller side of a cut."""
+    assert example(name).useful_ranks == useful
+
+
+def test_a_tucker_rank_is_useful_up_to_the_product_of_the_other_modes():
+    assert Tucker(Folding(30, (30,)), Folding(6, (2, 3)), (1, 1, 1)).useful_ranks == (6, 2, 3)
 
 
 @every_format

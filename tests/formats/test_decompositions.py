@@ -114,6 +114,17 @@ def test_cp_als_recovers_planted_tensors(dims, rank, seed):
     assert error < 1e-5
 
 
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("dims", [(2, 4, 2), (3, 4, 2, 3), (4, 3, 4)], ids=str)
+def test_cp_als_is_exact_at_full_rank_although_the_end_of_every_mode_is_padding(dims, seed):
+    torch.manual_seed(seed)
+    tensor = torch.zeros(dims, dtype=torch.float64)
+    tensor[tuple(slice(n - 1) for n in dims)].normal_()
+    rank = tensor.numel() // max(dims)
+    error = (rebuilt("CP", dims, (rank,), cp_als(tensor, rank)) - tensor).norm() / tensor.norm()
+    assert error < 1e-4
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("dims", "rank"), [((6, 7, 8), 3), ((4, 5, 4, 5), 4), ((8, 6), 3)])
 def test_cp_als_is_as_good_as_tensorly_on_low_rank_plus_noise(dims, rank, seed):
