@@ -188,6 +188,23 @@ def test_training_can_be_resumed() -> None:
         make(total_steps=100)[1].load_state_dict(ranks.state_dict())
 
 
+def test_a_resumed_run_ends_as_an_uninterrupted_one() -> None:
+    ends = []
+    for interrupted in (False, True):
+        torch.manual_seed(1)
+        model, ranks = make(total_steps=60)
+        for step in range(60):
+            if interrupted and step == 45:  # between two checks, in the middle of a window
+                optimizer_state, ranks_state = ranks.optimizers[0].state_dict(), ranks.state_dict()
+                model, ranks = make(copy.deepcopy(model), total_steps=60)
+                ranks.optimizers[0].load_state_dict(copy.deepcopy(optimizer_state))
+                ranks.load_state_dict(ranks_state)
+            train_step(model, ranks)
+        windows = [a.state()["previous"] for a in ranks._averages.values()]
+        ends.append([*model.state_dict().values(), *(v for window in windows for v in window)])
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+
+
 # Safeguards -----------------------------------------------------------------------------------------
 
 

@@ -6,16 +6,34 @@ all at once. Ranks change shapes, so the graph is captured again after every pru
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import final
+from collections.abc import Callable, Sequence
+from typing import Protocol, final
 
 import torch
 from torch import Tensor
-
-from rankfold.rank_determination import RankDetermination
+from torch.optim import Optimizer
 
 # Steps run as they are before a capture, so that lazy initialisation is over by then.
 _WARMUP_STEPS = 3
+
+
+class SecondHalf(Protocol):
+    """What a captured step must know of what follows ``optimizer.step()``.
+
+    :class:`~rankfold.RankDetermination` is one. Training without rank determination needs only a
+    ``version`` that never changes and an ``advance`` that does nothing.
+    """
+
+    @property
+    def beta(self) -> Tensor: ...
+
+    @property
+    def optimizers(self) -> Sequence[Optimizer]: ...
+
+    @property
+    def version(self) -> int: ...
+
+    def advance(self) -> object: ...
 
 
 @final
@@ -43,7 +61,7 @@ class CapturedStep:
         ranks: the rank determination the step calls.
     """
 
-    def __init__(self, step: Callable[..., Tensor], ranks: RankDetermination) -> None:
+    def __init__(self, step: Callable[..., Tensor], ranks: SecondHalf) -> None:
         self._step = step
         self._ranks = ranks
         self._forget()

@@ -175,17 +175,20 @@ class RankDetermination:
     def state_dict(self) -> dict[str, Any]:
         """What it takes to go on later, besides the states of the model and the optimizer."""
         streaks = {name: [s.clone() for s in groups] for name, groups in self._streaks.items()}
-        return {"num_steps": self.num_steps, "streaks": streaks}
+        averages = {name: average.state() for name, average in self._averages.items()}
+        return {"num_steps": self.num_steps, "beta": self.beta.clone(), "streaks": streaks, "averages": averages}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state``; load the model's own state first, since ranks must match."""
         self.num_steps = state["num_steps"]
-        self.beta.fill_(self.schedule.beta(self.num_steps))
+        self.beta.copy_(state["beta"])
         self._forget()
         for name, groups in state["streaks"].items():
             if [len(s) for s in groups] != list(self.tensors[name].format.ranks):
                 raise ValueError(f"the saved state of {name} has other ranks than the model; load the model first")
             self._streaks[name] = [s.to(self.beta.device) for s in groups]
+        for name, average in state["averages"].items():
+            self._averages[name].restore(average)
         self._health.take_snapshot(self.num_steps)
 
     # Inside ---------------------------------------------------------------------------------------

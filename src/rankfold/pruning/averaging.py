@@ -9,7 +9,7 @@ cancel it: jitter is independent between windows, so ``μ_a μ_b`` estimates μ�
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -45,6 +45,18 @@ class WindowAverage:
         self.sums = [torch.zeros_like(values) for values in self._values()]
         self.previous: list[Tensor] | None = None
         self.count = torch.zeros((), device=self.sums[0].device)
+
+    def state(self) -> dict[str, Any]:
+        """Copies of all that it holds, to go on with later."""
+        previous = None if self.previous is None else [values.clone() for values in self.previous]
+        return {"sums": [total.clone() for total in self.sums], "count": self.count.clone(), "previous": previous}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from :meth:`state` of a tensor of the same ranks."""
+        device = self.count.device
+        self.sums = [total.to(device, copy=True) for total in state["sums"]]
+        self.count = state["count"].to(device, copy=True)
+        self.previous = None if state["previous"] is None else [values.to(device) for values in state["previous"]]
 
     @torch.no_grad()
     def update(self) -> None:
