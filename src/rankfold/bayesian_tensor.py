@@ -17,6 +17,7 @@ from rankfold.posterior import (
     GaussianPosterior,
     PointPosterior,
     at_least_float32,
+    joint_kl,
     sparing,
 )
 
@@ -119,7 +120,11 @@ class BayesianTensor(nn.Module):
         """``KL(q(Φ) ‖ p(Φ|λ))`` in nats; for point factors ``−log p(Φ|λ)`` up to a constant."""
         if not self.has_prior:
             return torch.zeros((), device=self.factors.mean[0].device)
-        return self.factors.kl(self.prior_variances(self.variances()))
+        return joint_kl([self.beside_prior()])
+
+    def beside_prior(self) -> tuple[FactorPosterior, list[Tensor]]:
+        """The posterior of the factors, and the prior variances of their entries."""
+        return self.factors, self.prior_variances(self.variances())
 
     def penalty(self) -> Tensor:
         """``−Σ log p(λ)`` in nats, up to a constant. It does not depend on the factors."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rankfold.config import TensorConfig
-from rankfold.posterior import FactorPosterior, GaussianPosterior, PointPosterior
+from rankfold.posterior import FactorPosterior, GaussianPosterior, PointPosterior, at_least_float32, joint_kl
 
 
 @final
@@ -33,8 +33,18 @@ class BayesianVector(nn.Module):
         entries: list[Tensor] = self.entries()
         return entries[0]
 
+    @property
+    def has_prior(self) -> bool:
+        """Fixed-rank training has none."""
+        return self.inference != "fixed"
+
     def kl(self) -> Tensor:
-        """``KL(q(b) ‖ N(0, σ₀²))`` in nats; 0 for fixed-rank training, which has no prior."""
-        if self.inference == "fixed":
+        """``KL(q(b) ‖ N(0, σ₀²))`` in nats; 0 for fixed-rank training."""
+        if not self.has_prior:
             return torch.zeros((), device=self.entries.mean[0].device)
-        return self.entries.kl([torch.full((1,), self.weak_std**2, device=self.entries.mean[0].device)])
+        return joint_kl([self.beside_prior()])
+
+    def beside_prior(self) -> tuple[FactorPosterior, list[Tensor]]:
+        """The posterior of the entries, and their prior variance."""
+        mean = self.entries.mean[0]
+        return self.entries, [mean.new_full((1,), self.weak_std**2, dtype=at_least_float32(mean.dtype))]

@@ -38,7 +38,6 @@ class _Reparametrize(torch.autograd.Function):
         means, log_stds, noise = _thirds(tensors, count)
         deviations = torch._foreach_mul(torch._foreach_exp(log_stds), noise)  # σ z
         ctx.save_for_backward(*deviations)
-        ctx.dtypes = [mean.dtype for mean in means]
         samples = torch._foreach_add(deviations, _like(means, deviations))
         return tuple(_like(samples, means))
 
@@ -60,9 +59,9 @@ class _KLDivergence(torch.autograd.Function):
         ctx.save_for_backward(*means, *noise, *precisions)
         ctx.count = count
         moments = torch._foreach_addcmul(noise, means, means)  # μ² + σ²
-        return torch.stack(
-            [_divergence(*parts) for parts in zip(moments, log_stds, variances, precisions, strict=True)]
-        ).sum()
+        # Σ ½ (μ² + σ²)/v + ½ log v − log σ − ½
+        size = sum(mean.numel() for mean in means)
+        return cross_entropy(moments, variances, precisions) - _sum(log_stds) - 0.5 * size
 
     @staticmethod
     @once_differentiable
@@ -71,21 +70,21 @@ class _KLDivergence(torch.autograd.Function):
         means, noise, precisions = _thirds(ctx.saved_tensors, ctx.count)
         weights = torch._foreach_mul(precisions, grad)
         by_mean = [mean * weight for mean, weight in zip(means, weights, strict=True)]
-        by_log_std = [torch.addcmul(-grad, n, weight) for n, weight in zip(noise, weights, strict=True)]
+        negative = -grad
+        by_log_std = [torch.addcmul(negative, n, weight) for n, weight in zip(noise, weights, strict=True)]
         return (None, *by_mean, *by_log_std, *[None] * ctx.count)
 
 
-def _divergence(moment: Tensor, log_std: Tensor, variance: Tensor, precision: Tensor) -> Tensor:
-    """``Σ ½ (μ² + σ²)/v + ½ log v − log σ − ½`` over one array."""
-    return cross_entropy(moment, variance, precision) - log_std.sum() - 0.5 * moment.numel()
+def cross_entropy(moments: Sequence[Tensor], variances: Sequence[Tensor], precisions: Sequence[Tensor]) -> Tensor:
+    """``−Σ E[log N(u | 0, v)] = Σ ½ E[u²]/v + ½ log v``, without ½ log 2π, given E[u²] and 1/v."""
+    weighted = [moment * precision for moment, precision in zip(moments, precisions, strict=True)]
+    sums = torch.stack(torch._foreach_norm(weighted, 1))  # of numbers that are not negative
+    repeats = [moment.numel() / variance.numel() for moment, variance in zip(moments, variances, strict=True)]
+    return 0.5 * (sums.sum() + _sum(torch._foreach_mul(torch._foreach_log(list(variances)), repeats)))
 
 
-def cross_entropy(moment: Tensor, variance: Tensor, precision: Tensor) -> Tensor:
-    """``−Σ E[log N(u | 0, v)] = Σ ½ E[u²]/v + ½ log v``, without ½ log 2π, given E[u²] of the entries."""
-    axes = [axis for axis, size in enumerate(variance.shape) if size == 1]
-    sums = moment.sum(axes, keepdim=True) if axes else moment  # first over what shares one variance
-    repeats = moment.numel() / variance.numel()
-    return 0.5 * (sums * precision).sum() + 0.5 * repeats * variance.log().sum()
+def _sum(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([tensor.reshape(-1) for tensor in tensors]).sum()
 
 
 def _thirds(tensors: Sequence[Tensor], count: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:

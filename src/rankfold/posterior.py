@@ -69,10 +69,9 @@ class GaussianPosterior(FactorPosterior):
         return reparametrize(list(self.mean), list(self.log_std), _standard_normal(self.log_std, generator))
 
     def second_moments(self) -> list[Tensor]:
-        return [
-            mean.to(log_std.dtype).square() + (2.0 * log_std).exp()
-            for mean, log_std in zip(self.mean, self.log_std, strict=True)
-        ]
+        log_stds = list(self.log_std)
+        means = [mean.to(log_std.dtype) for mean, log_std in zip(self.mean, log_stds, strict=True)]
+        return list(torch._foreach_addcmul(torch._foreach_exp(torch._foreach_mul(log_stds, 2.0)), means, means))
 
     def kl(self, variances: Sequence[Tensor]) -> Tensor:
         return kl_divergence(list(self.mean), list(self.log_std), variances)
@@ -100,11 +99,24 @@ class PointPosterior(FactorPosterior):
         return [mean.to(at_least_float32(mean.dtype)).square() for mean in self.mean]
 
     def kl(self, variances: Sequence[Tensor]) -> Tensor:
-        moments = self.second_moments()
-        return sum_of(cross_entropy(m, v, v.reciprocal()) for m, v in zip(moments, variances, strict=True))
+        return cross_entropy(self.second_moments(), list(variances), [v.reciprocal() for v in variances])
 
     def parameter_lists(self) -> tuple[nn.ParameterList, ...]:
         return (self.mean,)
+
+
+def joint_kl(pairs: Sequence[tuple[FactorPosterior, Sequence[Tensor]]]) -> Tensor:
+    """The sum of the KLs of posteriors, each with its prior variances; all Gaussian ones in one go.
+
+    They must be on one device.
+    """
+    gaussian = [(q, v) for q, v in pairs if isinstance(q, GaussianPosterior)]
+    terms = [q.kl(v) for q, v in pairs if not isinstance(q, GaussianPosterior)]
+    if gaussian:
+        means = [mean for q, _ in gaussian for mean in q.mean]
+        log_stds = [log_std for q, _ in gaussian for log_std in q.log_std]
+        terms.append(kl_divergence(means, log_stds, [variance for _, v in gaussian for variance in v]))
+    return sum_of(terms)
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:

@@ -18,7 +18,7 @@ from rankfold.bayesian_tensor import BayesianTensor, tensors_of
 from rankfold.bayesian_vector import BayesianVector
 from rankfold.health import Health
 from rankfold.parameters import check_optimizers
-from rankfold.posterior import sum_of
+from rankfold.posterior import FactorPosterior, joint_kl, sum_of
 from rankfold.pruning.averaging import WindowAverage
 from rankfold.pruning.cutting import PruneResult, cut_dead_ranks, optimizers_of, prune_
 from rankfold.pruning.rules import PruningRule, default_rule
@@ -92,7 +92,7 @@ class RankDetermination:
         self.num_steps = 0
         self.version = 0
         self.history: list[tuple[int, PruneResult]] = []
-        self._parts = [m for m in model.modules() if isinstance(m, (BayesianTensor, BayesianVector))]
+        self._parts = [m for m in model.modules() if isinstance(m, (BayesianTensor, BayesianVector)) and m.has_prior]
         first = next(iter(self.tensors.values()))
         self.beta = torch.zeros((), device=first.variance.device)
         self._last_kl = torch.zeros((), device=first.variance.device)
@@ -107,7 +107,7 @@ class RankDetermination:
 
     def kl(self) -> Tensor:
         """``β · w · KL / N``, to be added to the mean NLL."""
-        nats = sum_of(part.kl().to(self.beta.device) for part in self._parts)
+        nats = self._nats()
         self._last_kl = nats.detach()
         self._kl_calls += 1
         value = self.beta * (self.kl_weight / self.num_data) * nats
@@ -192,6 +192,16 @@ class RankDetermination:
         self._health.take_snapshot(self.num_steps)
 
     # Inside ---------------------------------------------------------------------------------------
+
+    def _nats(self) -> Tensor:
+        """The KL of all tensors and biases, those of one device together."""
+        by_device: dict[torch.device, list[tuple[FactorPosterior, list[Tensor]]]] = {}
+        for part in self._parts:
+            posterior, variances = part.beside_prior()
+            by_device.setdefault(variances[0].device, []).append((posterior, variances))
+        if not by_device:
+            return torch.zeros_like(self.beta)
+        return sum_of(joint_kl(pairs).to(self.beta.device) for pairs in by_device.values())
 
     @torch.no_grad()
     def _examine(self) -> None:
