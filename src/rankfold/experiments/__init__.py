@@ -1,0 +1,1 @@
+"""The experiments of the paper: files of settings in, one JSON per run out."""

@@ -1,0 +1,66 @@
+"""Training that was interrupted goes on where its last checkpoint is.
+
+A checkpoint is a folder ``epoch-0012`` with the model as :func:`rankfold.save` writes it and the rest
+of the state beside it. It gets its name only when it is complete, so a run that is killed at any
+moment leaves a whole one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from rankfold.checkpoint import load, save
+
+_STATE_FILE = "state.pt"
+_NAME = re.compile(r"epoch-\d+")
+
+
+def write_checkpoint(folder: Path, model: nn.Module, state: dict[str, Any], epoch: int) -> None:
+    """Keep the model and ``state`` of the end of ``epoch``; older checkpoints are removed."""
+    older = _checkpoints(folder)
+    partial, final = folder / f"partial-{os.getpid()}", folder / f"epoch-{epoch:04d}"
+    _remove(partial)
+    save(model, partial)
+    torch.save(state, partial / _STATE_FILE)
+    os.replace(partial, final)
+    for path in older:
+        _remove(path)
+
+
+def read_checkpoint(folder: Path, model: nn.Module, settings: dict[str, Any]) -> dict[str, Any] | None:
+    """Load the last checkpoint into ``model``; the state beside it, or ``None`` if there is none.
+
+    A checkpoint made with other ``settings`` is of another run; it is removed.
+    """
+    found = _checkpoints(folder)
+    if not found:
+        return None
+    device = next(model.parameters()).device
+    state: dict[str, Any] = torch.load(found[-1] / _STATE_FILE, map_location=device, weights_only=True)
+    if state["settings"] != settings:
+        remove_checkpoints(folder)
+        return None
+    load(model, found[-1])
+    return state
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Remove all of them, as when training has ended."""
+    for path in _checkpoints(folder):
+        _remove(path)
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """All complete ones, the last epoch last."""
+    return sorted(path for path in folder.glob("epoch-*") if _NAME.fullmatch(path.name))
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,129 @@
+"""How each method is made of the same parts: a dense network, ``tensorize_`` and the one training loop."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import final
+
+import torch
+from torch import nn
+
+from rankfold.checkpoint import load, save
+from rankfold.config import Inference
+from rankfold.experiments.mnist import Data, classifier, tensor_configs
+from rankfold.experiments.spec import Spec
+from rankfold.experiments.training import Epoch, Training
+from rankfold.surgery import tensorize_
+
+Ranks = Mapping[str, Sequence[int]]
+Progress = Callable[[Epoch], None]
+_HISTORY_FILE = "history.json"
+
+
+@final
+@dataclass(frozen=True)
+class Trained:
+    """A trained model and every epoch it took, those of all stages."""
+
+    model: nn.Module
+    history: list[Epoch]
+
+
+@final
+@dataclass(frozen=True)
+class Workshop:
+    """Where a method trains.
+
+    Args:
+        data: on the device to train on.
+        folder: of this run's checkpoints.
+        shared: of dense models that several runs start from.
+        progress: called after every epoch of every stage.
+    """
+
+    data: Data
+    folder: Path
+    shared: Path
+    progress: Progress = lambda epoch: None
+
+    @property
+    def device(self) -> torch.device:
+        return self.data.train.images.device
+
+    def train(self, model: nn.Module, spec: Spec, *, epochs: int, stage: str) -> list[Epoch]:
+        """Train a model in place."""
+        training = Training(
+            model.to(self.device), self.data.train, spec, epochs=epochs, stage=stage, folder=self.folder / stage
+        )
+        return training.run(self.progress)
+
+
+def train(spec: Spec, workshop: Workshop, oracle: Ranks | None = None) -> Trained:
+    """Run the method of ``spec``; ``oracle`` are the ranks that ``tc-or`` needs."""
+    match spec.method:
+        case "dense":
+            return train_dense(spec, workshop)
+        case "fr":
+            return _train_tensorized(spec, workshop, "fixed")
+        case "ard":
+            return _train_tensorized(spec, workshop, spec.inference)
+        case "tc-mr":
+            return _train_then_compress(spec, workshop, None)
+        case "tc-or":
+            if oracle is None:
+                raise ValueError(f"method 'tc-or' needs the ranks that {spec.oracle} found; run that row first")
+            return _train_then_compress(spec, workshop, oracle)
+
+
+def train_dense(spec: Spec, workshop: Workshop) -> Trained:
+    """The dense network; the same spec is trained once and then taken from the shared folder."""
+    folder = workshop.shared / f"dense-seed{spec.seed}-{_fingerprint(spec, len(workshop.data.train))}"
+    torch.manual_seed(spec.seed)
+    model = classifier()
+    if folder.is_dir():
+        history = json.loads((folder / _HISTORY_FILE).read_text(encoding="utf-8"))
+        return Trained(load(model, folder).to(workshop.device), [Epoch(**epoch) for epoch in history])
+    trained = Trained(model, workshop.train(model, spec, epochs=spec.epochs, stage="dense"))
+    _share(trained, folder)
+    return trained
+
+
+def _train_tensorized(spec: Spec, workshop: Workshop, inference: Inference) -> Trained:
+    """Factors from the first step: at a fixed rank, or with a prior that finds it."""
+    torch.manual_seed(spec.seed)
+    model = tensorize_(classifier(), None, overrides=tensor_configs(spec, inference))
+    return Trained(model, workshop.train(model, spec, epochs=spec.epochs, stage="train"))
+
+
+def _train_then_compress(spec: Spec, workshop: Workshop, ranks: Ranks | None) -> Trained:
+    """Dense training, decomposition at the given ranks, and fine-tuning of the factors."""
+    dense = train_dense(spec.dense(), workshop)
+    torch.manual_seed(spec.seed)
+    model = tensorize_(dense.model.cpu(), None, overrides=tensor_configs(spec, "fixed", ranks), trained=True)
+    tuned = workshop.train(model, spec, epochs=spec.fine_tune_epochs, stage="fine-tune")
+    return Trained(model, [*dense.history, *tuned])
+
+
+def _fingerprint(spec: Spec, num_data: int) -> str:
+    """Differs between specs, and between data sets of different size."""
+    return hashlib.sha256(json.dumps([spec.as_dict(), num_data], sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _share(trained: Trained, folder: Path) -> None:
+    """Keep a dense model for other runs. If another process was faster, its model is the same."""
+    partial = folder.with_name(f"{folder.name}-partial-{os.getpid()}")
+    save(trained.model, partial)
+    text = json.dumps([asdict(epoch) for epoch in trained.history])
+    (partial / _HISTORY_FILE).write_text(text, encoding="utf-8")
+    try:
+        os.replace(partial, folder)
+    except OSError:
+        shutil.rmtree(partial)
+        if not folder.is_dir():
+            raise

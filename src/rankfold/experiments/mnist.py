@@ -1,0 +1,139 @@
+"""The MNIST task of section 5.2: two fully connected layers, their foldings, and the data."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from rankfold.config import CP, TT, TTM, Inference, TensorConfig, Tucker
+from rankfold.data.errors import MissingData
+from rankfold.data.mnist import Images, load_fashion_mnist_test, load_mnist
+from rankfold.experiments.spec import FormatName, Spec, Split
+from rankfold.priors import HalfCauchy, LogUniform
+
+NUM_PIXELS, NUM_HIDDEN, NUM_CLASSES = 784, 512, 10
+# 5,000 of the 60,000 training images are held back in the validation split, always the same ones.
+VALIDATION_SHARE = 1 / 12
+_VALIDATION_SEED = 55_000
+# Mean and standard deviation of MNIST's training pixels, of brightness 0 to 1.
+_PIXEL_MEAN, _PIXEL_STD = 0.1307, 0.3081
+
+_Dims = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Images (N, 784), standardised, and labels (N,), all on one device."""
+
+    images: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class Data:
+    """What to train on, what to look at, and images of something else, if there are any."""
+
+    train: Examples
+    evaluation: Examples
+    unfamiliar: Tensor | None
+
+
+@dataclass(frozen=True)
+class Folding:
+    """Appendix D for one format: the rank to start from, and the modes (inputs, outputs) of both layers."""
+
+    max_rank: int
+    layer1: tuple[_Dims, _Dims]
+    layer2: tuple[_Dims, _Dims]
+
+
+_ALIKE = ((28, 28), (16, 32)), ((32, 16), (10,))
+FOLDINGS: dict[FormatName, Folding] = {
+    "cp": Folding(50, *_ALIKE),
+    "tucker": Folding(20, *_ALIKE),
+    "tt": Folding(20, *_ALIKE),
+    # printed [32, 16] x [2, 5] for layer 2; these modes give the printed count of 29,242
+    "ttm": Folding(20, ((4, 7, 4, 7), (4, 4, 8, 4)), ((16, 32), (2, 5))),
+}
+_CONFIGS: dict[FormatName, type[TensorConfig]] = {"cp": CP, "tucker": Tucker, "tt": TT, "ttm": TTM}
+
+
+def classifier() -> nn.Sequential:
+    """The dense network, 784-512-10: 407,050 parameters."""
+    return nn.Sequential(
+        OrderedDict(
+            layer1=nn.Linear(NUM_PIXELS, NUM_HIDDEN),
+            relu=nn.ReLU(),
+            layer2=nn.Linear(NUM_HIDDEN, NUM_CLASSES),
+        )
+    )
+
+
+def tensor_configs(
+    spec: Spec, inference: Inference, ranks: Mapping[str, Sequence[int]] | None = None
+) -> dict[str, TensorConfig]:
+    """The config of each layer, at the maximum rank or at the given ``ranks`` of each layer.
+
+    >>> tensor_configs(Spec("ard", "ttm"), "bayes")["layer2"].build(512, 10).num_entries
+    3840
+    """
+    assert spec.format is not None
+    folding = FOLDINGS[spec.format]
+    prior = HalfCauchy() if spec.prior == "half-cauchy" else LogUniform()
+    return {
+        name: _CONFIGS[spec.format](
+            tuple(ranks[name]) if ranks is not None else spec.max_rank or folding.max_rank,
+            in_dims=in_dims,
+            out_dims=out_dims,
+            prior=prior,
+            inference=inference,
+        )
+        for name, (in_dims, out_dims) in (("layer1", folding.layer1), ("layer2", folding.layer2))
+    }
+
+
+# Data -------------------------------------------------------------------------------------------------
+
+
+def load_data(split: Split, device: torch.device, folder: Path | None = None, *, verify: bool = True) -> Data:
+    """MNIST on the device, and Fashion-MNIST if it is there."""
+    images = load_mnist(folder, verify=verify)
+    try:
+        unfamiliar = _pixels(load_fashion_mnist_test(folder, verify=verify)[0], device)
+    except MissingData:
+        unfamiliar = None
+    train, evaluation = _split(images, split)
+    return Data(_examples(*train, device), _examples(*evaluation, device), unfamiliar)
+
+
+def _split(images: Images, split: Split) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    if split == "test":
+        return (images.train_x, images.train_y), (images.test_x, images.test_y)
+    size = len(images.train_y)
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(_VALIDATION_SEED))
+    held_back, rest = order.tensor_split([round(VALIDATION_SHARE * size)])
+    return (images.train_x[rest], images.train_y[rest]), (images.train_x[held_back], images.train_y[held_back])
+
+
+def _examples(images: Tensor, labels: Tensor, device: torch.device) -> Examples:
+    return Examples(_pixels(images, device), labels.to(device))
+
+
+def _pixels(images: Tensor, device: torch.device) -> Tensor:
+    """Images (N, 28, 28), uint8, to (N, 784), standardised."""
+    brightness = images.to(device).flatten(1).float() / 255.0
+    return (brightness - _PIXEL_MEAN) / _PIXEL_STD
+
+
+def brightness(pixels: Tensor) -> list[int]:
+    """The bytes 0 to 255 of one standardised image (784,)."""
+    values: list[int] = (255.0 * (pixels * _PIXEL_STD + _PIXEL_MEAN)).round().int().tolist()
+    return values

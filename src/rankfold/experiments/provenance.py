@@ -1,0 +1,64 @@
+"""Where a result comes from: the code, the machine, the memory it took."""
+
+from __future__ import annotations
+
+import platform
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import rankfold
+
+
+def provenance(device: torch.device) -> dict[str, Any]:
+    """Commit, versions and device, as plain values."""
+    return {
+        "commit": git_commit(Path(rankfold.__file__).parent),
+        "versions": {
+            "rankfold": rankfold.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+        "device": {"type": device.type, "name": device_name(device), "threads": torch.get_num_threads()},
+    }
+
+
+def git_commit(folder: Path) -> dict[str, Any] | None:
+    """The commit of the checkout that ``folder`` is in and whether tracked files differ from it; or ``None``."""
+    commands = (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
+    try:
+        head, changes = (
+            subprocess.run(
+                ["git", "-C", str(folder), *command], capture_output=True, text=True, check=True
+            ).stdout.strip()
+            for command in commands
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return {"hash": head, "dirty": bool(changes)}
+
+
+def device_name(device: torch.device) -> str:
+    """Of the GPU or of the processor."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return platform.processor() or platform.machine()
+
+
+def start_measuring_memory(device: torch.device) -> None:
+    """Forget the peak of earlier runs in this process, where that is possible."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_memory(device: torch.device) -> dict[str, int]:
+    """Peak bytes: what torch allocated on the GPU in this run, and the largest this process ever was."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    peak = {"process_bytes": unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}
+    if device.type == "cuda":
+        peak["device_bytes"] = torch.cuda.max_memory_allocated(device)
+    return peak

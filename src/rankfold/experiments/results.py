@@ -1,0 +1,116 @@
+"""Result files: one run, one JSON, written in one step and never overwritten."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from rankfold.experiments.spec import Spec
+
+_KEYS = ("table", "row", "spec", "ranks", "parameters", "metrics", "history")
+
+
+class DamagedResult(ValueError):
+    """A result file that cannot be used: it is not whole, or not of the run it is named after."""
+
+
+@final
+@dataclass(frozen=True)
+class Places:
+    """The folders of a command.
+
+    Args:
+        experiments: ``<table>/<row>.toml``.
+        results: ``<table>/<row>-seed<k>.json``.
+        runs: checkpoints, trained models and dense models that several runs share.
+        data: the data's root; their own default if left out.
+        verify: whether the data must be the published ones.
+    """
+
+    experiments: Path = Path("experiments")
+    results: Path = Path("results")
+    runs: Path = Path("runs")
+    data: Path | None = None
+    verify: bool = True
+
+    def apart(self, *variant: str) -> Places:
+        """The same with results and runs of a variant, such as ``quick``, in folders of their own."""
+        name = "-".join(variant)
+        return Places(self.experiments, self.results / name, self.runs / name, self.data, self.verify)
+
+
+@final
+@dataclass(frozen=True)
+class Run:
+    """One row of a table with one seed."""
+
+    table: str
+    row: str
+    spec: Spec
+
+    @property
+    def name(self) -> str:
+        return f"{self.row}-seed{self.spec.seed}"
+
+    def file(self, places: Places) -> Path:
+        return places.results / self.table / f"{self.name}.json"
+
+    def folder(self, places: Places) -> Path:
+        return places.runs / self.table / self.name
+
+
+def write_result(file: Path, result: dict[str, Any]) -> None:
+    """Write the whole file or nothing."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    partial.write_text(_to_json(result), encoding="utf-8")
+    os.replace(partial, file)
+
+
+def read_result(file: Path) -> dict[str, Any]:
+    """A result, if the file holds a whole one."""
+    try:
+        result = json.loads(file.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DamagedResult(f"{file} is damaged ({error}); {_REMEDY}") from error
+    missing = [key for key in _KEYS if not isinstance(result, dict) or key not in result]
+    if missing:
+        raise DamagedResult(f"{file} is no result file: it has no {', '.join(missing)}; {_REMEDY}")
+    return dict(result)
+
+
+def result_of(run: Run, places: Places) -> dict[str, Any] | None:
+    """The result of a run, or ``None`` if it has none yet. One made with other settings is refused."""
+    file = run.file(places)
+    if not file.exists():
+        return None
+    result = read_result(file)
+    wanted = json.loads(json.dumps(run.spec.as_dict()))
+    found = result["spec"]
+    if found != wanted:
+        keys = sorted(key for key in {*found, *wanted} if found.get(key) != wanted.get(key))
+        changes = ", ".join(f"{key} {found.get(key)!r} instead of {wanted.get(key)!r}" for key in keys)
+        raise DamagedResult(f"{file} was made with other settings ({changes}); {_REMEDY}")
+    return result
+
+
+_REMEDY = "move it away, and `rankfold reproduce` will run it again"
+
+
+def _to_json(result: dict[str, Any]) -> str:
+    """One key a line at the top, epochs and long lists compact: readable, and small in a diff."""
+    lines = []
+    for key, value in result.items():
+        if key == "history":
+            epochs = ",\n".join(f"    {_compact(epoch)}" for epoch in value)
+            lines.append(f'  "history": [\n{epochs}\n  ]')
+        else:
+            lines.append(f"  {json.dumps(key)}: {_compact(value)}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)

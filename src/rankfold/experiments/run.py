@@ -1,0 +1,109 @@
+"""One run from its spec to its result file."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from rankfold.accounting import accounting
+from rankfold.bayesian_tensor import tensors_of
+from rankfold.checkpoint import save
+from rankfold.experiments.evaluation import evaluate
+from rankfold.experiments.methods import Ranks, Trained, Workshop, train
+from rankfold.experiments.mnist import Data, load_data
+from rankfold.experiments.provenance import peak_memory, provenance, start_measuring_memory
+from rankfold.experiments.results import Places, Run, read_result, write_result
+from rankfold.experiments.spec import Spec
+from rankfold.experiments.training import Epoch, current_ranks
+
+_load_once = lru_cache(maxsize=1)(load_data)
+
+
+def perform(
+    run: Run, places: Places, device: torch.device, progress: Callable[[Epoch], None] = lambda epoch: None
+) -> dict[str, Any]:
+    """Train, evaluate and write the result, which is also returned; the model is left in the run's folder."""
+    start_measuring_memory(device)
+    oracle = oracle_ranks(run, places)
+    data = _load_once(run.spec.split, device, places.data, verify=places.verify)
+    folder = run.folder(places)
+    workshop = Workshop(data, folder, places.runs / run.table / "shared", progress)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trained = train(run.spec, workshop, oracle)
+    start = time.perf_counter()
+    metrics = evaluate(trained.model, data, run.spec.seed)
+    result = {
+        "table": run.table,
+        "row": run.row,
+        "seed": run.spec.seed,
+        "spec": run.spec.as_dict(),
+        **_about_model(trained.model, run.spec),
+        "metrics": metrics,
+        "data": _about_data(data, places),
+        "timing": {**_timing(run.spec, trained, data), "evaluation_seconds": time.perf_counter() - start},
+        "peak_memory": peak_memory(device),
+        "warnings": sorted({str(warning.message) for warning in caught}),
+        **provenance(device),
+        "history": [asdict(epoch) for epoch in trained.history],
+    }
+    save(trained.model, folder / "model")
+    write_result(run.file(places), result)
+    for stage in {epoch.stage for epoch in trained.history}:
+        shutil.rmtree(folder / stage, ignore_errors=True)
+    return result
+
+
+def oracle_ranks(run: Run, places: Places) -> Ranks | None:
+    """The ranks that the oracle's run of the same seed found, from its result file."""
+    if run.spec.oracle is None:
+        return None
+    file = places.results / run.table / f"{run.spec.oracle}-seed{run.spec.seed}.json"
+    if not file.exists():
+        raise FileNotFoundError(
+            f"{run.name} needs the ranks that {run.spec.oracle} found with the same seed, but there is no {file}; "
+            f"run that row first: rankfold reproduce {run.table} {run.spec.oracle}"
+        )
+    ranks: Ranks = read_result(file)["ranks"]["after"]
+    return ranks
+
+
+def _about_model(model: nn.Module, spec: Spec) -> dict[str, Any]:
+    """Ranks and parameter counts, before and after."""
+    total = accounting(model).total
+    before = {name.removesuffix(".tensor"): list(t.max_ranks) for name, t in tensors_of(model).items()}
+    return {
+        "ranks": {"before": before, "after": current_ranks(model)},
+        "parameters": {
+            "dense": total.dense_parameters,
+            # a method that trains a dense model first holds all of it
+            "training": total.dense_parameters if spec.compresses else total.training_parameters_at_start,
+            "final": total.final_parameters,
+        },
+    }
+
+
+def _about_data(data: Data, places: Places) -> dict[str, Any]:
+    return {
+        "num_train": len(data.train),
+        "num_evaluation": len(data.evaluation),
+        "num_unfamiliar": 0 if data.unfamiliar is None else len(data.unfamiliar),
+        "verified": places.verify,
+    }
+
+
+def _timing(spec: Spec, trained: Trained, data: Data) -> dict[str, float]:
+    """Seconds of all epochs, a shared dense training included; of a step, the median over the epochs."""
+    seconds = [epoch.seconds for epoch in trained.history]
+    steps = len(data.train) // spec.batch_size
+    last_stage = [epoch.seconds for epoch in trained.history if epoch.stage == trained.history[-1].stage]
+    return {"training_seconds": sum(seconds), "seconds_per_step": statistics.median(last_stage) / steps}

@@ -1,0 +1,254 @@
+"""The one training loop of all methods.
+
+The data lie on the device as one tensor; an epoch is a random order of it, drawn on the device. A step
+is the five lines of the README. On CUDA it is captured as a graph, and within an epoch nothing waits
+for the device. Without a prior, as for dense and fixed-rank training, the loop is the same and the KL 0.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Adam, Optimizer
+
+from rankfold.accounting import accounting
+from rankfold.bayesian_tensor import tensors_of
+from rankfold.capture import CapturedStep
+from rankfold.experiments.checkpoints import read_checkpoint, remove_checkpoints, write_checkpoint
+from rankfold.experiments.mnist import Examples
+from rankfold.experiments.spec import Spec
+from rankfold.parameters import param_groups
+from rankfold.rank_determination import RankDetermination
+
+# Seconds of training that an interruption may cost, besides the epoch it falls into.
+CHECKPOINT_SECONDS = 20.0
+# Seeds of the orders of two runs never meet, for fewer than so many epochs.
+_MOST_EPOCHS = 100_000
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What is known after an epoch.
+
+    Attributes:
+        stage: ``train``, ``dense`` or ``fine-tune``.
+        nll, accuracy: mean over the epoch's training batches, with the factors sampled for each step.
+        kl_nats, beta: at the epoch's end; 0 without a prior.
+        parameters: what is left when only the posterior mean is kept.
+        ranks: of every tensorized layer.
+        seconds: how long the epoch took.
+    """
+
+    stage: str
+    epoch: int
+    nll: float
+    accuracy: float
+    kl_nats: float
+    beta: float
+    parameters: int
+    ranks: dict[str, list[int]]
+    seconds: float
+
+
+@final
+class NoRanks:
+    """Stands where :class:`~rankfold.RankDetermination` does when there are no ranks to find."""
+
+    version = 0
+
+    def __init__(self, optimizer: Optimizer, device: torch.device) -> None:
+        self.optimizers = [optimizer]
+        self.beta = torch.zeros((), device=device)
+
+    def kl(self) -> Tensor:
+        return self.beta
+
+    def terms(self) -> dict[str, float]:
+        return {"kl_nats": 0.0, "beta": 0.0}
+
+    def step(self) -> None:
+        """Nothing follows the optimizer's step."""
+
+    def advance(self) -> None:
+        """Nothing is counted."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """There is nothing to load."""
+
+
+@final
+class Training:
+    """Trains ``model`` on ``examples``, from its last checkpoint in ``folder`` if there is one.
+
+    Args:
+        model: on the device of the examples.
+        epochs: how many there will be in all.
+        stage: what to call them.
+        folder: for checkpoints; they are removed at the end.
+
+    Attributes:
+        history: every finished epoch.
+        steps_per_epoch: whole batches only; what is left over of an epoch's order is not used.
+    """
+
+    def __init__(
+        self, model: nn.Module, examples: Examples, spec: Spec, *, epochs: int, stage: str, folder: Path
+    ) -> None:
+        self.model = model.train()
+        self.examples = examples
+        self.spec = spec
+        self.epochs = epochs
+        self.stage = stage
+        self.folder = folder
+        self.history: list[Epoch] = []
+        self.steps_per_epoch = len(examples) // spec.batch_size
+        if self.steps_per_epoch == 0:
+            raise ValueError(f"batch_size must be at most the number of images, {len(examples)}, got {spec.batch_size}")
+        self.total_steps = epochs * self.steps_per_epoch
+        self._sums = torch.zeros(2, device=examples.images.device)  # of NLL and of right answers
+        self._steps_done = 0
+        self._lr_factor = 1.0
+        state = read_checkpoint(folder, model, self._settings)
+        self.optimizer = _adam(model, spec, examples.images.device)
+        self._rates = [group["lr"] for group in self.optimizer.param_groups]
+        self._full_rates = [float(rate) for rate in self._rates]
+        self.ranks = self._rank_determination()
+        if state is not None:
+            self._restore(state)
+
+    def run(self, progress: Callable[[Epoch], None] = lambda epoch: None) -> list[Epoch]:
+        """Train to the end; ``progress`` is called after every epoch."""
+        step = CapturedStep(self._step, self.ranks)
+        last_checkpoint = time.perf_counter()
+        while len(self.history) < self.epochs:
+            self.history.append(self._run_epoch(step))
+            if time.perf_counter() - last_checkpoint >= CHECKPOINT_SECONDS:
+                write_checkpoint(self.folder, self.model, self._state(), len(self.history))
+                last_checkpoint = time.perf_counter()
+            progress(self.history[-1])
+        remove_checkpoints(self.folder)
+        return self.history
+
+    # One epoch ------------------------------------------------------------------------------------
+
+    def _run_epoch(self, step: CapturedStep) -> Epoch:
+        start = time.perf_counter()
+        self._sums.zero_()
+        for batch in self._order():
+            self._set_learning_rate()
+            step(batch)
+            self._steps_done += 1
+        nll, right = (self._sums / self.steps_per_epoch).tolist()  # waits for the device, once an epoch
+        terms, ranks = self.ranks.terms(), current_ranks(self.model)
+        return Epoch(
+            stage=self.stage,
+            epoch=len(self.history) + 1,
+            nll=nll,
+            accuracy=right / self.spec.batch_size,
+            kl_nats=terms["kl_nats"],
+            beta=terms["beta"],
+            parameters=self._parameters(ranks),
+            ranks=ranks,
+            seconds=time.perf_counter() - start,
+        )
+
+    def _step(self, batch: Tensor) -> Tensor:
+        """One training step on the examples ``batch`` (B,); all of it on the device."""
+        labels = self.examples.labels[batch]
+        logits = self.model(self.examples.images[batch])
+        nll = F.cross_entropy(logits, labels)
+        (nll + self.ranks.kl()).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.ranks.step()
+        right = (logits.detach().argmax(1) == labels).sum()
+        self._sums.add_(torch.stack([nll.detach(), right.float()]))
+        return nll.detach()
+
+    def _order(self) -> Tensor:
+        """The indices of an epoch, (steps, B); they depend on the seed and the epoch alone."""
+        device = self.examples.labels.device
+        generator = torch.Generator(device).manual_seed(self.spec.seed * _MOST_EPOCHS + len(self.history))
+        order = torch.randperm(len(self.examples), generator=generator, device=device)
+        return order[: self.steps_per_epoch * self.spec.batch_size].view(self.steps_per_epoch, -1)
+
+    def _set_learning_rate(self) -> None:
+        # lr · min(1, (1 − t/T) / decay), written where the captured graph reads it
+        factor = min(1.0, (1.0 - self._steps_done / self.total_steps) / self.spec.decay)
+        if factor != self._lr_factor:
+            for rate, full in zip(self._rates, self._full_rates, strict=True):
+                rate.fill_(factor * full)
+            self._lr_factor = factor
+
+    def _parameters(self, ranks: dict[str, list[int]]) -> int:
+        if self.history and self.history[-1].ranks == ranks:
+            return self.history[-1].parameters
+        return accounting(self.model).total.final_parameters
+
+    def _rank_determination(self) -> RankDetermination | NoRanks:
+        if not any(tensor.has_prior for tensor in tensors_of(self.model).values()):
+            return NoRanks(self.optimizer, self._sums.device)
+        return RankDetermination(
+            self.model,
+            self.optimizer,
+            num_data=len(self.examples),
+            total_steps=self.total_steps,
+            kl_weight=self.spec.kl_weight,
+            warmup_steps=max(1, round(self.spec.warmup * self.total_steps)),
+            check_every=self.steps_per_epoch,
+            snapshots=False,
+        )
+
+    # Checkpoints ----------------------------------------------------------------------------------
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        """What a checkpoint must have been made with, to be one of this training."""
+        return {**self.spec.as_dict(), "stage": self.stage, "epochs": self.epochs, "num_data": len(self.examples)}
+
+    def _state(self) -> dict[str, Any]:
+        device = self._sums.device
+        return {
+            "settings": self._settings,
+            "optimizer": self.optimizer.state_dict(),
+            "ranks": self.ranks.state_dict(),
+            "rng": torch.get_rng_state(),
+            "cuda_rng": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+            "history": [asdict(epoch) for epoch in self.history],
+        }
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate.copy_(group["lr"])  # the tensor that _set_learning_rate writes to
+        self._lr_factor = float("nan")  # unknown, so it is set before the next step
+        self.ranks.load_state_dict(state["ranks"])
+        self.history = [Epoch(**epoch) for epoch in state["history"]]
+        self._steps_done = len(self.history) * self.steps_per_epoch
+        torch.set_rng_state(state["rng"].cpu())
+        if state["cuda_rng"] is not None:
+            torch.cuda.set_rng_state(state["cuda_rng"].cpu(), self._sums.device)
+
+
+def _adam(model: nn.Module, spec: Spec, device: torch.device) -> Adam:
+    """Adam with its learning rates on the device, where a captured graph can read them."""
+    groups = param_groups(model)
+    for group in groups:
+        factor = spec.log_std_lr if group["name"] == "log_std" else 1.0
+        group["lr"] = torch.tensor(spec.lr * factor, device=device)
+    return Adam(groups, fused=True, capturable=device.type == "cuda")
+
+
+def current_ranks(model: nn.Module) -> dict[str, list[int]]:
+    """The ranks of every tensorized layer, by its name."""
+    return {name.removesuffix(".tensor"): list(tensor.format.ranks) for name, tensor in tensors_of(model).items()}
