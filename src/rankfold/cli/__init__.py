@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-_EXTRA = {"typer", "rich", "matplotlib", "sklearn"}
+_EXTRA = {"typer": "cli", "rich": "cli", "matplotlib": "cli", "sklearn": "cli", "torchmetrics": "experiments"}
 
 
 def app() -> None:
@@ -14,6 +14,7 @@ def app() -> None:
 
         commands()
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in _EXTRA:
+        package = (error.name or "").split(".")[0]
+        if package not in _EXTRA:
             raise
-        sys.exit(f"the rankfold command needs {error.name}; install it with: pip install 'rankfold[cli]'")
+        sys.exit(f"this command needs {package}; install it with: pip install 'rankfold[{_EXTRA[package]}]'")

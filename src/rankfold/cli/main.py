@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from rankfold.cli.bench import bench
+from rankfold.cli.data import data
 from rankfold.cli.demo import demo
 
 app = typer.Typer(
@@ -16,3 +17,4 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.add_typer(bench, name="bench")
+app.add_typer(data, name="data")

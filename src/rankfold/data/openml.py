@@ -1,0 +1,109 @@
+"""MNIST and Fashion-MNIST from OpenML, written as the idx files that their authors published.
+
+OpenML has each set as one table of 70,000 rows: the training images in their order, then the test images.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import warnings
+from collections.abc import Callable
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankfold.data.errors import DownloadError
+from rankfold.data.idx import encode, write_idx
+from rankfold.data.location import VARIABLE, data_root
+from rankfold.data.mnist import FASHION_MNIST, MNIST, DataFile, DataSet, checksum
+
+Fetch = Callable[..., Any]
+Arrays = dict[DataFile, NDArray[np.uint8]]
+
+
+def download_mnist(folder: str | os.PathLike[str] | None = None, *, fetch: Fetch | None = None) -> Path:
+    """Fetch MNIST into the subfolder ``mnist`` of the data root, and say where it is.
+
+    Nothing is written unless all of it is what was published.
+
+    Args:
+        folder: the data root; if left out, ``RANKFOLD_DATA`` or ``./data``.
+        fetch: stands in for :func:`sklearn.datasets.fetch_openml`.
+    """
+    return download(MNIST, folder, fetch=fetch)
+
+
+def download_fashion_mnist(folder: str | os.PathLike[str] | None = None, *, fetch: Fetch | None = None) -> Path:
+    """Fetch the test part of Fashion-MNIST, as :func:`download_mnist` does."""
+    return download(FASHION_MNIST, folder, fetch=fetch)
+
+
+def download(data_set: DataSet, folder: str | os.PathLike[str] | None = None, *, fetch: Fetch | None = None) -> Path:
+    """Fetch a data set into a subfolder of the data root, and say where it is."""
+    place = _writable(data_root(folder) / data_set.name)
+    arrays = _arrays(data_set, *_fetch_table(data_set, fetch))
+    for file, array in arrays.items():
+        _check_identity(file, array, data_set)
+    for file, array in arrays.items():
+        write_idx(place / f"{file.name}.gz", array)
+    return place
+
+
+def _writable(place: Path) -> Path:
+    """Make the folder, and notice before a long download that it cannot be written to."""
+    place.mkdir(parents=True, exist_ok=True)
+    if not os.access(place, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place))
+    return place
+
+
+def _fetch_table(data_set: DataSet, fetch: Fetch | None) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Pixels (N, 784) and labels (N,), as OpenML gives them."""
+    fetch = fetch or _sklearn()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # each retry gives one; if none helps, the error below says it once
+            # this parser needs no pandas; without a cache nothing but our own files stays behind
+            table = fetch(data_set.openml, version=1, as_frame=False, parser="liac-arff", cache=False)
+    except (OSError, HTTPException, ValueError) as error:
+        raise DownloadError(
+            f"{data_set.name} could not be fetched from OpenML ({error}). Is there a network? Without one, copy "
+            f"{', '.join(f'{file.name}.gz' for file in data_set.files)} into a folder called {data_set.name} and "
+            f"name the folder above it with --data or in the environment variable {VARIABLE}"
+        ) from error
+    return np.asarray(table.data), np.asarray(table.target)
+
+
+def _sklearn() -> Fetch:
+    from sklearn import datasets
+
+    fetch: Fetch = datasets.fetch_openml
+    return fetch
+
+
+def _arrays(data_set: DataSet, pixels: NDArray[Any], labels: NDArray[Any]) -> Arrays:
+    """The table cut into the arrays of the files."""
+    rows, width = max(part.rows.stop for part in data_set.parts), np.prod(data_set.parts[0].images.shape[1:])
+    if pixels.shape != (rows, width) or labels.shape != (rows,):
+        raise DownloadError(
+            f"OpenML gave {data_set.name} as pixels {pixels.shape} and labels {labels.shape}, expected "
+            f"({rows}, {width}) and ({rows},); nothing was written. Copy the original files instead"
+        )
+    arrays: Arrays = {}
+    for part in data_set.parts:
+        arrays[part.images] = pixels[part.rows].astype(np.uint8).reshape(part.images.shape)
+        arrays[part.labels] = labels[part.rows].astype(np.uint8)  # they come as strings
+    return arrays
+
+
+def _check_identity(file: DataFile, array: NDArray[np.uint8], data_set: DataSet) -> None:
+    found = checksum(encode(array))
+    if found != file.md5:
+        raise DownloadError(
+            f"what OpenML gave for {file.name} of {data_set.name} is not the published data: the md5 of its idx "
+            f"content is {found}, expected {file.md5}; nothing was written. Try again, or copy the original files"
+        )

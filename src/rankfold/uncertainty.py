@@ -1,0 +1,207 @@
+"""How good probabilities are, and how well a model knows what it does not know.
+
+Class probabilities are of shape (N, C), labels (N,). All measures are computed on the CPU in float64 and
+returned as plain numbers: the tables are small, and the result is the same on every device.
+
+ECE and AUROC come from torchmetrics: pip install 'rankfold[experiments]'.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from rankfold.layers.base import posterior_mean
+from rankfold.predictive import sampled
+from rankfold.shapes import is_positive_integer
+
+NUM_BINS = 15
+_BELOW_ONE = 1.0 - 2.0**-24  # the largest float32 below 1
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The quality of class probabilities.
+
+    Attributes:
+        nll_nats: mean of ``−log p(label)``.
+        accuracy: share of examples whose most probable class is the label.
+        brier: mean of ``Σ_c (p_c − [c = label])²``, from 0 to 2.
+        ece: expected calibration error, from 0 to 1.
+    """
+
+    nll_nats: float
+    accuracy: float
+    brier: float
+    ece: float
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model predicts for N examples, averaged over its posterior.
+
+    Attributes:
+        probabilities: (N, C), the mean over the samples.
+        entropy: (N,), of that mean, in nats: all uncertainty.
+        mutual_information: (N,), between prediction and weights, in nats: the part of the entropy that
+            comes from not knowing the weights.
+    """
+
+    probabilities: Tensor
+    entropy: Tensor
+    mutual_information: Tensor
+
+
+def score(probabilities: Tensor, labels: Tensor) -> Scores:
+    """All measures of class probabilities (N, C) against labels (N,).
+
+    >>> scores = score(torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([0, 0]))
+    >>> scores.accuracy, scores.brier, round(scores.nll_nats, 3), round(scores.ece, 3)
+    (1.0, 0.25, 0.347, 0.25)
+    """
+    return Scores(
+        nll_nats(probabilities, labels),
+        accuracy(probabilities, labels),
+        brier_score(probabilities, labels),
+        calibration_error(probabilities, labels),
+    )
+
+
+def nll_nats(probabilities: Tensor, labels: Tensor) -> float:
+    """Mean of ``−log p(label)``; infinite if a label was given no probability at all."""
+    p, y = _checked(probabilities, labels)
+    return float(-p.gather(1, y[:, None]).log().mean())
+
+
+def accuracy(probabilities: Tensor, labels: Tensor) -> float:
+    """Share of examples whose most probable class is the label."""
+    p, y = _checked(probabilities, labels)
+    return float((p.argmax(1) == y).double().mean())
+
+
+def brier_score(probabilities: Tensor, labels: Tensor) -> float:
+    """Mean of ``Σ_c (p_c − [c = label])²``, from 0 to 2."""
+    p, y = _checked(probabilities, labels)
+    return float((p - nn.functional.one_hot(y, p.shape[1])).square().sum(1).mean())
+
+
+def calibration_error(probabilities: Tensor, labels: Tensor) -> float:
+    """Expected calibration error: ``Σ_b n_b/N · |accuracy_b − confidence_b|`` over 15 bins of equal width.
+
+    A bin holds the examples whose largest probability lies in it, the last one including 1.
+    """
+    from torchmetrics.functional.classification import multiclass_calibration_error
+
+    p, y = _checked(probabilities, labels)
+    # torchmetrics would give confidences of exactly 1 a bin of their own, and take a probability that
+    # rounding has put above 1 for a sign that all of them are logits
+    p = p.clamp(max=_BELOW_ONE)
+    return float(multiclass_calibration_error(p, y, num_classes=p.shape[1], n_bins=NUM_BINS, norm="l1"))
+
+
+def ood_auroc(inside: Tensor, outside: Tensor) -> float:
+    """How well a score tells examples from outside the training distribution: the area under the ROC curve.
+
+    It is the probability that a random example from outside has a higher score than one from inside,
+    ties counting half.
+
+    Args:
+        inside: scores (N,) of examples from the training distribution, such as their predictive entropy.
+        outside: scores (M,) of examples from elsewhere.
+
+    >>> ood_auroc(torch.tensor([0.1, 0.7]), torch.tensor([0.5, 2.0]))
+    0.75
+    """
+    from torchmetrics.functional.classification import binary_auroc
+
+    for name, scores in (("inside", inside), ("outside", outside)):
+        _check_scores(name, scores)
+    scores = torch.cat([inside.detach().cpu().double(), outside.detach().cpu().double()])
+    # Only the order matters, so scores are replaced by their ranks in [0, 1]: outside this range
+    # torchmetrics applies a sigmoid, in which small scores become equal.
+    _, ranks = scores.unique(return_inverse=True)
+    target = (torch.arange(len(scores)) >= len(inside)).long()
+    return float(binary_auroc(ranks.double() / len(scores), target))
+
+
+def entropy(probabilities: Tensor) -> Tensor:
+    """``−Σ_c p_c log p_c`` in nats of probabilities (*, C), with ``0 log 0 = 0``."""
+    terms: Tensor = torch.special.entr(probabilities)
+    return terms.sum(-1)
+
+
+@torch.no_grad()
+def predictive_statistics(model: nn.Module, x: Tensor, samples: int = 32, batch_size: int = 1000) -> Predictions:
+    """Average the class probabilities of a model over its posterior, and measure their uncertainty.
+
+    All but the posterior's samples is in eval mode. Of the samples only sums are kept.
+
+    Args:
+        model: gives logits (B, C) for a batch (B, \\*).
+        x: all examples (N, \\*), on the model's device.
+        samples: draws per example; 0 means the posterior mean, whose mutual information is 0.
+        batch_size: examples in one forward.
+
+    Returns:
+        Tensors in float64, on the model's device.
+
+    >>> import rankfold as rf
+    >>> layer = rf.Linear(8, 6, config=rf.CP(max_rank=2))
+    >>> predicted = predictive_statistics(layer, torch.ones(3, 8), samples=4)
+    >>> predicted.probabilities.shape, bool((predicted.mutual_information <= predicted.entropy).all())
+    (torch.Size([3, 6]), True)
+    """
+    if not isinstance(samples, int) or samples < 0:
+        raise ValueError(f"samples must be a positive integer, or 0 for the posterior mean, got {samples!r}")
+    if not is_positive_integer(batch_size):
+        raise ValueError(f"batch_size must be a positive integer, got {batch_size!r}")
+    mode = sampled if samples else posterior_mean
+    with mode(model):
+        parts = [_average(model, batch, max(samples, 1)) for batch in x.split(batch_size)]
+    probabilities, mean_entropy = (torch.cat(part) for part in zip(*parts, strict=True))
+    total = entropy(probabilities)
+    # I(y; Φ) = H(E p) − E H(p), which rounding may put just below 0
+    return Predictions(probabilities, total, (total - mean_entropy).clamp(min=0.0))
+
+
+def _average(model: nn.Module, batch: Tensor, samples: int) -> tuple[Tensor, Tensor]:
+    """``E p`` (B, C) and ``E H(p)`` (B,) over samples, one at a time."""
+    probabilities = _probabilities(model, batch)
+    entropies = entropy(probabilities)
+    for _ in range(samples - 1):
+        p = _probabilities(model, batch)
+        probabilities += p
+        entropies += entropy(p)
+    return probabilities / samples, entropies / samples
+
+
+def _probabilities(model: nn.Module, batch: Tensor) -> Tensor:
+    logits = model(batch)
+    if not isinstance(logits, Tensor) or logits.dim() != 2:
+        found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise TypeError(f"the model must return logits of shape (B, C), got {found}; wrap it in one that does")
+    return logits.double().softmax(1)  # float32 rounds small probabilities to 0, and their NLL to infinity
+
+
+def _checked(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Probabilities in float64 and labels in int64, both on the CPU."""
+    if probabilities.dim() != 2 or labels.shape != probabilities.shape[:1] or not labels.numel():
+        raise ValueError(
+            f"expected probabilities (N, C) and labels (N,) with N at least 1, got {tuple(probabilities.shape)} "
+            f"and {tuple(labels.shape)}"
+        )
+    p, y = probabilities.detach().cpu().double(), labels.detach().cpu().long()
+    if not torch.isclose(p.sum(1), torch.ones_like(p[:, 0]), atol=1e-3).all() or p.min() < 0:
+        raise ValueError("every row of probabilities must be non-negative and sum to 1; apply a softmax to logits")
+    if y.min() < 0 or y.max() >= p.shape[1]:
+        raise ValueError(f"labels must be from 0 to {p.shape[1] - 1}, got {int(y.min())} to {int(y.max())}")
+    return p, y
+
+
+def _check_scores(name: str, scores: Tensor) -> None:
+    if scores.dim() != 1 or not scores.numel() or scores.isnan().any():
+        raise ValueError(
+            f"{name} must hold at least one score, in one dimension, and no NaN, got shape {tuple(scores.shape)}"
+        )

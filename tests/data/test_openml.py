@@ -1,0 +1,141 @@
+"""Downloads: with a stand-in for the network, the files come out as published, or not at all."""
+
+import gzip
+import os
+from http.client import IncompleteRead
+from types import SimpleNamespace
+from urllib.error import URLError
+
+import numpy as np
+import pytest
+from data.tiny import make, write
+
+from rankfold.data import openml
+from rankfold.data.errors import DownloadError
+from rankfold.data.idx import encode
+from rankfold.data.openml import download
+
+
+def table(arrays):
+    """The data set as OpenML has it: floating-point pixels, labels as strings, training before test."""
+    images, labels, test_images, test_labels = arrays.values()
+    pixels = np.concatenate([images, test_images]).reshape(-1, 784).astype(np.float64)
+    return SimpleNamespace(data=pixels, target=np.concatenate([labels, test_labels]).astype(str).astype(object))
+
+
+@pytest.fixture
+def source():
+    """A tiny data set, its arrays, and a fetch function that notes how it was called."""
+    data_set, arrays = make("mnist", 0)
+    calls = []
+
+    def fetch(name, **options):
+        calls.append((name, options))
+        return table(arrays)
+
+    return SimpleNamespace(data_set=data_set, arrays=arrays, fetch=fetch, calls=calls)
+
+
+def test_the_files_hold_what_was_published(source, tmp_path):
+    place = download(source.data_set, tmp_path, fetch=source.fetch)
+    assert place == tmp_path / "mnist"
+    assert sorted(os.listdir(place)) == sorted(f"{file.name}.gz" for file in source.data_set.files)
+    for file, array in source.arrays.items():
+        assert gzip.decompress((place / f"{file.name}.gz").read_bytes()) == encode(array)
+    assert source.data_set.find(tmp_path) == place
+    ((name, options),) = source.calls
+    assert name == source.data_set.openml
+    assert options["version"] == 1
+    assert options["as_frame"] is False
+
+
+def test_a_set_of_which_only_the_test_part_is_needed(source, tmp_path):
+    part = source.data_set.parts[1]
+    only_test = openml.DataSet("fashion-mnist", "x", (part,))
+    place = download(only_test, tmp_path, fetch=source.fetch)
+    assert sorted(os.listdir(place)) == [f"{part.images.name}.gz", f"{part.labels.name}.gz"]
+
+
+def test_it_goes_where_data_are_looked_for(source, tmp_path, monkeypatch):
+    monkeypatch.setenv("RANKFOLD_DATA", str(tmp_path / "sets"))
+    assert download(source.data_set, fetch=source.fetch) == tmp_path / "sets" / "mnist"
+
+
+def test_damaged_files_are_replaced(source, tmp_path):
+    write(tmp_path / "mnist", {file: array[:1] for file, array in source.arrays.items()})
+    place = download(source.data_set, tmp_path, fetch=source.fetch)
+    for file, array in source.arrays.items():
+        assert gzip.decompress((place / f"{file.name}.gz").read_bytes()) == encode(array)
+
+
+@pytest.mark.parametrize("kind", ["one pixel", "order", "one label"])
+def test_other_data_are_not_written(source, kind, tmp_path):
+    def fetch(name, **options):
+        result = table(source.arrays)
+        if kind == "one pixel":
+            result.data[3, 400] = (result.data[3, 400] + 1) % 256
+        elif kind == "order":
+            result.data, result.target = result.data[::-1], result.target[::-1]
+        else:
+            result.target[-1] = str((int(result.target[-1]) + 1) % 10)
+        return result
+
+    with pytest.raises(DownloadError, match=r"not the published data.*nothing was written"):
+        download(source.data_set, tmp_path, fetch=fetch)
+    assert not list((tmp_path / "mnist").iterdir())
+
+
+def test_a_table_of_another_size_is_refused(source, tmp_path):
+    def fetch(name, **options):
+        result = table(source.arrays)
+        return SimpleNamespace(data=result.data[1:], target=result.target[1:])
+
+    with pytest.raises(DownloadError, match=r"pixels \(9, 784\) and labels \(9,\), expected \(10, 784\) and \(10,\)"):
+        download(source.data_set, tmp_path, fetch=fetch)
+
+
+@pytest.mark.parametrize(
+    "error", [URLError("no address"), TimeoutError("too slow"), IncompleteRead(b""), ValueError("no such data set")]
+)
+def test_without_a_network_the_message_says_how_to_do_without(source, error, tmp_path):
+    def fetch(name, **options):
+        import warnings
+
+        warnings.warn("Retrying...", stacklevel=2)  # an error in these tests, unless it is hushed
+        raise error
+
+    with pytest.raises(DownloadError) as caught:
+        download(source.data_set, tmp_path, fetch=fetch)
+    message = str(caught.value)
+    assert str(error) in message
+    assert all(f"{file.name}.gz" in message for file in source.data_set.files)
+    assert "--data" in message
+    assert "RANKFOLD_DATA" in message
+
+
+def test_a_folder_that_cannot_be_written_to_is_noticed_before_the_download(source, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(PermissionError, match="mnist"):
+        download(source.data_set, tmp_path, fetch=source.fetch)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        download(source.data_set, tmp_path / "file", fetch=source.fetch)
+    assert not source.calls
+
+
+@pytest.mark.parametrize(
+    ("function", "name"), [(openml.download_mnist, "mnist_784"), (openml.download_fashion_mnist, "Fashion-MNIST")]
+)
+def test_each_data_set_has_its_name_at_openml(function, name, tmp_path):
+    def fetch(asked, **options):
+        assert asked == name
+        raise URLError("enough")
+
+    with pytest.raises(DownloadError, match="enough"):
+        function(tmp_path, fetch=fetch)
+
+
+def test_scikit_learn_is_asked_unless_told_otherwise(source, tmp_path, monkeypatch):
+    monkeypatch.setattr("sklearn.datasets.fetch_openml", source.fetch)
+    download(source.data_set, tmp_path)
+    assert len(source.calls) == 1
