@@ -7,6 +7,8 @@ import typer
 from rankfold.cli.bench import bench
 from rankfold.cli.data import data
 from rankfold.cli.demo import demo
+from rankfold.cli.reproduce import reproduce
+from rankfold.cli.table import table
 
 app = typer.Typer(
     help="Train neural networks that are compact from the first step and find their own tensor ranks.",
@@ -16,5 +18,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.command()(demo)
+app.command()(reproduce)
+app.command()(table)
 app.add_typer(bench, name="bench")
 app.add_typer(data, name="data")

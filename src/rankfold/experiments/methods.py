@@ -83,7 +83,7 @@ def train(spec: Spec, workshop: Workshop, oracle: Ranks | None = None) -> Traine
 
 def train_dense(spec: Spec, workshop: Workshop) -> Trained:
     """The dense network; the same spec is trained once and then taken from the shared folder."""
-    folder = workshop.shared / f"dense-seed{spec.seed}-{_fingerprint(spec, len(workshop.data.train))}"
+    folder = workshop.shared / f"dense-seed{spec.seed}-{_fingerprint(spec.dense(), len(workshop.data.train))}"
     torch.manual_seed(spec.seed)
     model = classifier()
     if folder.is_dir():

@@ -19,7 +19,8 @@ FormatName = Literal["cp", "tucker", "tt", "ttm"]
 PriorName = Literal["log-uniform", "half-cauchy"]
 Split = Literal["test", "validation"]
 
-PAPER_FILE = "paper.toml"  # stands beside the rows: the paper's own numbers
+# These stand beside the rows: the numbers of the paper, and what we want to reach.
+PAPER_FILE, TARGETS_FILE = "paper.toml", "targets.toml"
 _GIVEN_BY_THE_COMMAND = {"seed": "--seeds", "split": "--validation"}
 
 
@@ -98,8 +99,8 @@ class Spec:
         )
 
     def quick(self) -> Spec:
-        """The same run with few epochs, to see the trend on a CPU within a minute."""
-        return replace(self, epochs=5, fine_tune_epochs=2)
+        """The same run with few epochs, to see the trend on a CPU within a minute or two."""
+        return replace(self, epochs=10, fine_tune_epochs=2)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -162,12 +163,13 @@ def read_spec(file: Path) -> Spec:
 
 
 def read_rows(folder: Path) -> dict[str, Spec]:
-    """All rows of a table by name: every TOML file of its folder, but for the paper's numbers."""
+    """All rows of a table by name: every TOML file of its folder that is a spec."""
     if not folder.is_dir():
         tables = sorted(path.name for path in folder.parent.glob("*/")) if folder.parent.is_dir() else []
         known = f"the tables there are {', '.join(tables)}" if tables else f"{folder.parent} holds no tables"
         raise FileNotFoundError(f"no experiments in {folder}: {known}; another place is given by --experiments")
-    rows = {file.stem: read_spec(file) for file in sorted(folder.glob("*.toml")) if file.name != PAPER_FILE}
+    beside = (PAPER_FILE, TARGETS_FILE)
+    rows = {file.stem: read_spec(file) for file in sorted(folder.glob("*.toml")) if file.name not in beside}
     for name, spec in rows.items():
         if spec.oracle is not None and (spec.oracle not in rows or rows[spec.oracle].method != "ard"):
             raise ValueError(f"{folder / name}.toml: oracle must be a row of method 'ard', got {spec.oracle!r}")

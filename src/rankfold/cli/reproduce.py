@@ -1,0 +1,99 @@
+"""``rankfold reproduce``: run the experiments of a table that have no result yet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from rankfold.cli.reproduce_screen import Board, final_lines
+from rankfold.data.errors import DamagedData, MissingData
+from rankfold.data.mnist import MNIST
+from rankfold.experiments.planning import Request, Schedule, schedule
+from rankfold.experiments.results import Places
+from rankfold.experiments.runner import execute
+
+FAILED, INTERRUPTED = 1, 130
+_DEFAULT = Places()
+
+
+def reproduce(
+    table: Annotated[str, typer.Argument(help="A folder of experiments, such as mnist.")],
+    rows: Annotated[list[str] | None, typer.Argument(help="Rows such as ttm-ard-lu; all of the table if none.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Runs per row, with seeds 0, 1, …; 3, or 1 with --quick.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; cuda if there is one.")] = "",
+    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side, each in a process of its own.")] = 1,
+    data: Annotated[Path | None, typer.Option(help="Folder of the data sets; RANKFOLD_DATA or ./data if none.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Few epochs: the trend, on a CPU, in minutes.")] = False,
+    validation: Annotated[
+        bool, typer.Option("--validation", help="Train on 55,000 images and look at 5,000 others, not at the test set.")
+    ] = False,
+    experiments: Annotated[Path, typer.Option(help="Folder of the tables.")] = _DEFAULT.experiments,
+    results: Annotated[Path, typer.Option(help="Folder for the result files.")] = _DEFAULT.results,
+    runs: Annotated[Path, typer.Option(help="Folder for checkpoints and trained models.")] = _DEFAULT.runs,
+    verify: Annotated[bool, typer.Option(help="Insist on the published data, by checksum.")] = True,
+) -> None:
+    """Run the rows of a table that have no result yet, and the rows they need.
+
+    One run writes one file, `results/<table>/<row>-seed<k>.json`. A run that is interrupted goes on
+    where it was when the command is given again. Results of `--quick` and `--validation` are kept in
+    folders of their own. `rankfold table` shows what there is.
+
+    Exit codes: 0 all runs have results, 1 some failed, 2 the request is wrong, 130 stopped by Ctrl-C.
+    """
+    console = Console()
+    chosen = _device(device)
+    places = Places(experiments, results, runs, data, verify)
+    request = Request(table, rows or [], seeds or (1 if quick else 3), quick, validation)
+    plan = _schedule(request, places)
+    board = Board(plan)
+    try:
+        if plan.waiting:
+            _execute(plan, request.places(places), chosen, jobs, board, console)
+    except KeyboardInterrupt:
+        console.print("[yellow]Stopped.[/] Give the same command again to go on.")
+        raise typer.Exit(INTERRUPTED) from None
+    for line in final_lines(plan, board, request.places(places).results / table):
+        console.print(line, highlight=False, soft_wrap=True)
+    if plan.failures:
+        raise typer.Exit(FAILED)
+
+
+def _schedule(request: Request, places: Places) -> Schedule:
+    """The plan, or an error about the request."""
+    try:
+        plan = schedule(request, places)
+        if plan.waiting:
+            MNIST.find(places.data)
+    except (ValueError, FileNotFoundError, MissingData, DamagedData) as error:
+        raise typer.BadParameter(str(error)) from error
+    return plan
+
+
+def _execute(plan: Schedule, places: Places, device: torch.device, jobs: int, board: Board, console: Console) -> None:
+    if not console.is_terminal:
+        execute(plan, places, device, jobs, lambda event: _print(console, board.note(event)))
+        return
+    with Live(board, console=console, refresh_per_second=4) as live:
+        execute(plan, places, device, jobs, lambda event: _print(live.console, board.note(event, live=True)))
+
+
+def _print(console: Console, line: str | None) -> None:
+    if line is not None:
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError as error:
+        raise typer.BadParameter(f"{name!r} is no torch device; use cpu or cuda", param_hint="--device") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise typer.BadParameter("torch sees no CUDA device on this machine; use cpu", param_hint="--device")
+    return device

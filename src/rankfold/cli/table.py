@@ -1,0 +1,39 @@
+"""``rankfold table``: the results of a table beside the paper's numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rankfold.experiments.planning import Request
+from rankfold.experiments.results import Places
+from rankfold.experiments.summary import summarize
+from rankfold.experiments.tables import Style, grids, render, write_between_markers
+
+_DEFAULT = Places()
+
+
+def table(
+    name: Annotated[str, typer.Argument(metavar="TABLE", help="A folder of experiments, such as mnist.")],
+    format: Annotated[Style, typer.Option(help="How to write it.")] = "text",
+    write: Annotated[
+        Path | None, typer.Option(help="Put it as Markdown into the marked section of this file instead.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="The results of reproduce --quick.")] = False,
+    validation: Annotated[bool, typer.Option("--validation", help="The results of reproduce --validation.")] = False,
+    experiments: Annotated[Path, typer.Option(help="Folder of the tables.")] = _DEFAULT.experiments,
+    results: Annotated[Path, typer.Option(help="Folder of the result files.")] = _DEFAULT.results,
+) -> None:
+    """Show our results of a table beside the paper's, averaged over seeds, and which targets are met."""
+    request = Request(name, quick=quick, validation=validation)
+    try:
+        tables = grids(summarize(request, Places(experiments, results)))
+        if write is None:
+            typer.echo(render(tables, format))
+            return
+        changed = write_between_markers(write, f"table {name}", render(tables, "markdown"))
+    except (ValueError, OSError) as error:
+        raise typer.BadParameter(str(error)) from error
+    typer.echo(f"{write} is {'now' if changed else 'already'} up to date")

@@ -1,0 +1,156 @@
+"""Runs what is scheduled: one after the other here, or side by side in processes that share the device."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, final
+
+import torch
+
+from rankfold.experiments.planning import Schedule
+from rankfold.experiments.results import Places, Run
+from rankfold.experiments.run import perform
+from rankfold.experiments.training import Epoch
+
+_ERROR_FILE = "error.txt"
+
+
+@final
+@dataclass(frozen=True)
+class Event:
+    """What happened to a run: it started, an epoch ended, it finished or it failed."""
+
+    run: Run
+    epoch: Epoch | None = None
+    result: dict[str, Any] | None = None
+    failure: str | None = None
+
+    @property
+    def ends(self) -> bool:
+        return self.result is not None or self.failure is not None
+
+
+Report = Callable[[Event], None]
+
+
+def execute(schedule: Schedule, places: Places, device: torch.device, jobs: int, report: Report) -> None:
+    """Do all runs of the schedule, ``jobs`` at a time, and report what happens.
+
+    A run that fails does not stop the others. Ctrl-C stops all; what has a checkpoint goes on from
+    there next time.
+    """
+    if jobs == 1:
+        _execute_here(schedule, places, device, report)
+    else:
+        _execute_side_by_side(schedule, places, device, jobs, report)
+
+
+def _execute_here(schedule: Schedule, places: Places, device: torch.device, report: Report) -> None:
+    while (run := schedule.take()) is not None:
+        _note(schedule, _attempt(run, places, device, report), report)
+
+
+def _attempt(run: Run, places: Places, device: torch.device, report: Report) -> Event:
+    """One run, to its result or to the reason why there is none."""
+    report(Event(run))
+    try:
+        return Event(run, result=perform(run, places, device, lambda epoch: report(Event(run, epoch=epoch))))
+    except Exception as error:
+        file = run.folder(places) / _ERROR_FILE
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(traceback.format_exc(), encoding="utf-8")
+        return Event(run, failure=f"{type(error).__name__}: {error} (all of it in {file})")
+
+
+def _note(schedule: Schedule, event: Event, report: Report) -> None:
+    if event.failure is not None:
+        schedule.fail(event.run, event.failure)
+    elif event.result is not None:
+        schedule.finish(event.run)
+    report(event)
+
+
+# Side by side ---------------------------------------------------------------------------------------
+
+
+@final
+class _Worker:
+    """A process that does one run after the other; loading torch and the data is paid once."""
+
+    def __init__(self, places: Places, device: torch.device, jobs: int) -> None:
+        context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+        self.connection, theirs = context.Pipe()
+        self.run: Run | None = None
+        self.process: BaseProcess = context.Process(target=_work, args=(theirs, places, device, jobs), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def start(self, run: Run) -> None:
+        self.run = run
+        self.connection.send(run)
+
+    def receive(self) -> Event:
+        """The next event; if the process has died, that of a failure."""
+        assert self.run is not None
+        try:
+            event: Event = self.connection.recv()
+        except (EOFError, ConnectionResetError):
+            self.process.join()
+            event = Event(self.run, failure=f"its process ended with exit code {self.process.exitcode}")
+        if event.ends:
+            self.run = None
+        return event
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.join()
+        self.connection.close()
+
+
+def _execute_side_by_side(schedule: Schedule, places: Places, device: torch.device, jobs: int, report: Report) -> None:
+    workers: list[_Worker] = []
+    try:
+        while True:
+            _hand_out(schedule, workers, lambda: _Worker(places, device, jobs), jobs)
+            busy = {worker.connection: worker for worker in workers if worker.run is not None}
+            if not busy:
+                return
+            for connection in wait(list(busy)):
+                assert isinstance(connection, Connection)
+                worker = busy[connection]
+                _note(schedule, worker.receive(), report)
+                if not worker.process.is_alive():
+                    workers.remove(worker)
+    finally:
+        for worker in workers:
+            worker.stop()
+
+
+def _hand_out(schedule: Schedule, workers: list[_Worker], new: Callable[[], _Worker], jobs: int) -> None:
+    """Give every idle worker a run, and make workers as long as there are fewer than ``jobs``."""
+    while len(idle := [worker for worker in workers if worker.run is None]) + jobs - len(workers) > 0:
+        run = schedule.take()
+        if run is None:
+            return
+        if not idle:
+            workers.append(new())
+        (idle or workers)[-1].start(run)
+
+
+def _work(connection: Connection, places: Places, device: torch.device, jobs: int) -> None:
+    """What a worker's process does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business, which ends this process
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // jobs))
+    while True:
+        try:
+            run: Run = connection.recv()
+        except EOFError:
+            return
+        connection.send(_attempt(run, places, device, connection.send))

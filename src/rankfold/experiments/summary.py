@@ -1,0 +1,160 @@
+"""The results of a table, averaged over seeds, beside the paper's numbers and our targets."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from rankfold.experiments.planning import Request
+from rankfold.experiments.results import Places, result_of
+from rankfold.experiments.spec import PAPER_FILE, TARGETS_FILE, Spec, read_rows, read_toml
+
+Result = dict[str, Any]
+
+
+@final
+@dataclass(frozen=True)
+class Average:
+    """Mean and standard deviation (n − 1) over seeds; no deviation for a single one."""
+
+    mean: float
+    std: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Average:
+        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+
+
+@final
+@dataclass(frozen=True)
+class Row:
+    """All results of one row.
+
+    Attributes:
+        paper: the paper's numbers, if it has this row: ``training``, ``final``, ``accuracy``, ``correction``.
+    """
+
+    name: str
+    spec: Spec
+    results: tuple[Result, ...]
+    paper: Mapping[str, Any]
+
+    def average(self, value: Callable[[Result], float | None]) -> Average | None:
+        """Over the seeds; ``None`` where there are no results, or none with this value."""
+        values = [found for found in map(value, self.results) if found is not None]
+        return Average.of(values) if values else None
+
+    @property
+    def accuracy(self) -> Average | None:
+        """Of the posterior mean, in percent."""
+        return self.average(lambda result: 100.0 * result["metrics"]["posterior_mean"]["accuracy"])
+
+    @property
+    def final(self) -> Average | None:
+        """Parameters of the final model."""
+        return self.average(lambda result: result["parameters"]["final"])
+
+    def score(self, prediction: str, name: str) -> Average | None:
+        """A score of the ``posterior_mean`` or of ``monte_carlo``."""
+        return self.average(lambda result: result["metrics"].get(prediction, {}).get(name))
+
+
+@final
+@dataclass(frozen=True)
+class Target:
+    """Something to reach: what, by which row, what was found, and whether it is enough."""
+
+    row: str
+    wanted: str
+    found: str
+    met: bool
+
+
+@final
+@dataclass(frozen=True)
+class Summary:
+    """A whole table."""
+
+    rows: tuple[Row, ...]
+    targets: tuple[Target, ...]
+
+
+def summarize(request: Request, places: Places) -> Summary:
+    """Read everything there is about a table. Damaged results, and those of other settings, are errors."""
+    folder = places.experiments / request.table
+    paper = read_toml(folder / PAPER_FILE) if (folder / PAPER_FILE).exists() else {}
+    specs = read_rows(folder)
+    rows = {
+        name: Row(name, specs[name], _results(request, places, name, specs[name]), paper.get(name, {}))
+        for name in specs
+    }
+    wanted = read_toml(folder / TARGETS_FILE) if (folder / TARGETS_FILE).exists() else {}
+    in_order = tuple(rows[name] for name in sorted(rows, key=lambda name: _place(rows[name])))
+    return Summary(in_order, tuple(_targets(in_order, wanted)))
+
+
+def _results(request: Request, places: Places, row: str, spec: Spec) -> tuple[Result, ...]:
+    """Those of all seeds there are."""
+    apart = request.places(places)
+    files = (apart.results / request.table).glob(f"{row}-seed*.json")
+    seeds = sorted(int(seed) for file in files if (seed := file.stem.removeprefix(f"{row}-seed")).isdecimal())
+    found = [result_of(request.run(row, spec, seed), apart) for seed in seeds]
+    return tuple(result for result in found if result is not None)
+
+
+def _place(row: Row) -> tuple[int, ...]:
+    """Format by format as in the paper, and within a format method by method."""
+    spec = row.spec
+    return (
+        ("", "cp", "tucker", "tt", "ttm").index(spec.format or ""),
+        ("dense", "fr", "tc-mr", "tc-or", "ard").index(spec.method),
+        ("bayes", "map").index(spec.inference),
+        ("log-uniform", "half-cauchy").index(spec.prior),
+    )
+
+
+# Targets ----------------------------------------------------------------------------------------------
+
+
+def _targets(rows: Sequence[Row], wanted: Mapping[str, Any]) -> list[Target]:
+    """Those of all Bayesian rows with results."""
+    found = [row for row in rows if row.spec.method == "ard" and row.spec.inference == "bayes" and row.results]
+    fixed = {row.spec.format: row for row in rows if row.spec.method == "fr"}
+    targets = []
+    for row in found:
+        for level, point in wanted.get(row.spec.format or "", {}).items():
+            targets.append(_size_target(row, level, point))
+    for row in found:
+        targets += _uncertainty_targets(row, fixed.get(row.spec.format), wanted.get("uncertainty", {}))
+    return targets
+
+
+def _size_target(row: Row, level: str, point: Mapping[str, float]) -> Target:
+    accuracy, final = row.accuracy, row.final
+    assert accuracy is not None
+    assert final is not None
+    return Target(
+        row.name,
+        f"{level}: ≥ {point['accuracy']:.1f} % at ≤ {point['parameters']:,}",
+        f"{accuracy.mean:.2f} % at {final.mean:,.0f}",
+        accuracy.mean >= point["accuracy"] and final.mean <= point["parameters"],
+    )
+
+
+def _uncertainty_targets(row: Row, fixed: Row | None, wanted: Mapping[str, float]) -> list[Target]:
+    targets = []
+    ece, nll = row.score("monte_carlo", "ece"), row.score("monte_carlo", "nll_nats")
+    if "ece" in wanted and ece is not None:
+        limit = wanted["ece"]
+        targets.append(Target(row.name, f"ECE ≤ {limit:g}", f"{ece.mean:.4f}", ece.mean <= limit))
+    reference = fixed.score("posterior_mean", "nll_nats") if fixed is not None else None
+    if "nll_of_fixed_rank" in wanted and nll is not None and reference is not None:
+        limit = wanted["nll_of_fixed_rank"] * reference.mean
+        targets.append(Target(row.name, f"NLL ≤ {limit:.4f}", f"{nll.mean:.4f}", nll.mean <= limit))
+    measures = [row.score("monte_carlo", name) for name in ("auroc_entropy", "auroc_mutual_information")]
+    best = max((measure.mean for measure in measures if measure is not None), default=None)
+    if "auroc" in wanted and best is not None:
+        targets.append(Target(row.name, f"AUROC ≥ {wanted['auroc']:g}", f"{best:.4f}", best >= wanted["auroc"]))
+    return targets

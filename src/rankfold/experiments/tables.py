@@ -1,0 +1,170 @@
+"""A summary as text or Markdown; both come from the same cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, final
+
+from rankfold.experiments.spec import Spec
+from rankfold.experiments.summary import Average, Row, Summary
+
+Style = Literal["text", "markdown"]
+_NOTHING = "–"
+_FORMATS = {"cp": "CP", "tucker": "Tucker", "tt": "TT", "ttm": "TTM", None: ""}
+_METHODS = {"dense": "dense", "fr": "FR", "tc-mr": "TC-MR", "tc-or": "TC-OR"}
+
+
+@final
+@dataclass(frozen=True)
+class Grid:
+    """A table of strings, with notes below it. The first ``labels`` columns are aligned left."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    labels: int = 2
+    notes: tuple[str, ...] = ()
+
+
+def grids(summary: Summary) -> list[Grid]:
+    """The results, the uncertainty and the targets; the latter two only if there is something in them."""
+    found = [_results_grid(summary.rows), _uncertainty_grid(summary.rows), _targets_grid(summary)]
+    return [grid for grid in found if grid.rows]
+
+
+def render(grids: Sequence[Grid], style: Style) -> str:
+    """All tables, one after the other.
+
+    >>> print(render([Grid("", ("row", "size"), (("dense", "407,050"), ("cp", "8,622")), labels=1)], "text"))
+    row       size
+    -----  -------
+    dense  407,050
+    cp       8,622
+    """
+    return "\n\n".join(_render(grid, style) for grid in grids)
+
+
+def write_between_markers(file: Path, name: str, text: str) -> bool:
+    """Put ``text`` between the markers of a Markdown file; whether that changed anything."""
+    before = file.read_text(encoding="utf-8")
+    after = with_section(before, name, text, str(file))
+    if after != before:
+        file.write_text(after, encoding="utf-8")
+    return after != before
+
+
+def with_section(document: str, name: str, text: str, where: str) -> str:
+    """``document`` with ``text`` between the lines that mark its generated section ``name``."""
+    begin, end = f"<!-- {name}: begin, generated -->", f"<!-- {name}: end -->"
+    if document.count(begin) != 1 or document.count(end) != 1 or document.index(begin) > document.index(end):
+        raise ValueError(f"{where} has no section for the table; add these two lines where it belongs:\n{begin}\n{end}")
+    head, rest = document.split(begin)
+    return f"{head}{begin}\n\n{text}\n\n{end}{rest.split(end)[1]}"
+
+
+# Cells ------------------------------------------------------------------------------------------------
+
+
+def label(spec: Spec) -> str:
+    """A method as the paper calls it: ``ARD-LU``."""
+    if spec.method != "ard":
+        return _METHODS[spec.method]
+    name = "ARD-HC" if spec.prior == "half-cauchy" else "ARD-LU"
+    name += " MAP" if spec.inference == "map" else ""
+    return name if spec.kl_weight == 1.0 else f"{name}, KL × {spec.kl_weight:g}"
+
+
+def _results_grid(rows: Sequence[Row]) -> Grid:
+    corrections = list(dict.fromkeys(row.paper["correction"] for row in rows if "correction" in row.paper))
+    headings = ("training", "final", "smaller", "accuracy, %", "seeds", "paper: training", "final", "accuracy, %")
+    return Grid(
+        "Accuracy and size: posterior mean, mean ± standard deviation over seeds",
+        ("format", "method", *headings),
+        tuple((*_names(row), *_our_cells(row), *_paper_cells(row, corrections)) for row in rows),
+        notes=tuple(f"{_mark(n)} {correction}" for n, correction in enumerate(corrections)),
+    )
+
+
+def _names(row: Row) -> tuple[str, str]:
+    return _FORMATS[row.spec.format], label(row.spec)
+
+
+def _our_cells(row: Row) -> Iterator[str]:
+    if not row.results:
+        yield from (_NOTHING,) * 5
+        return
+    counts, final = row.results[0]["parameters"], row.final
+    assert final is not None
+    yield f"{counts['training']:,}"
+    yield _shown(final, ",.0f")
+    yield f"{counts['dense'] / final.mean:.1f}×"
+    yield _shown(row.accuracy, ".2f")
+    yield str(len(row.results))
+
+
+def _paper_cells(row: Row, corrections: Sequence[str]) -> Iterator[str]:
+    if not row.paper:
+        yield from (_NOTHING,) * 3
+        return
+    mark = _mark(corrections.index(row.paper["correction"])) if "correction" in row.paper else ""
+    yield f"{row.paper['training']:,}{mark}"
+    yield f"{row.paper['final']:,}"
+    yield f"{row.paper['accuracy']:.2f}"
+
+
+def _uncertainty_grid(rows: Sequence[Row]) -> Grid:
+    columns = (("nll_nats", "NLL"), ("ece", "ECE"), ("brier", "Brier"), ("auroc_entropy", "AUROC, entropy"))
+    mutual = ("auroc_mutual_information", "AUROC, MI")
+    lines = []
+    for row in rows:
+        for prediction in ("posterior_mean", "monte_carlo"):
+            if row.score(prediction, "nll_nats") is not None:
+                scores = [row.score(prediction, name) for name, _ in (*columns, mutual)]
+                how = "Monte Carlo" if prediction == "monte_carlo" else "mean"
+                lines.append((*_names(row), how, *(_shown(score, ".4f") for score in scores)))
+    return Grid(
+        "Uncertainty: calibration, and telling Fashion-MNIST from MNIST",
+        ("format", "method", "prediction", *(heading for _, heading in (*columns, mutual))),
+        tuple(lines),
+        labels=3,
+    )
+
+
+def _targets_grid(summary: Summary) -> Grid:
+    lines = [(t.row, t.wanted, t.found, "met" if t.met else "missed") for t in summary.targets]
+    return Grid("Targets", ("row", "target", "found", ""), tuple(lines), labels=4)
+
+
+def _shown(average: Average | None, digits: str) -> str:
+    if average is None:
+        return _NOTHING
+    return f"{average.mean:{digits}}" + (f" ± {average.std:{digits}}" if average.std is not None else "")
+
+
+def _mark(number: int) -> str:
+    return "¹²³⁴⁵⁶⁷⁸⁹"[number]
+
+
+# Styles -----------------------------------------------------------------------------------------------
+
+
+def _render(grid: Grid, style: Style) -> str:
+    # a rule of Markdown is at least three characters wide
+    widths = [max(3, *map(len, column)) for column in zip(grid.headings, *grid.rows, strict=True)]
+    headings, *rows = [_aligned(cells, widths, grid.labels) for cells in (grid.headings, *grid.rows)]
+    if style == "markdown":
+        rule = ["-" * w if n < grid.labels else "-" * (w - 1) + ":" for n, w in enumerate(widths)]
+        lines = [f"| {' | '.join(cells)} |" for cells in (headings, rule, *rows)]
+        title = f"**{grid.title}**"
+    else:
+        lines = ["  ".join(cells).rstrip() for cells in (headings, ["-" * w for w in widths], *rows)]
+        title = grid.title
+    parts = (title if grid.title else "", "\n".join(lines), "\n".join(grid.notes))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int], labels: int) -> list[str]:
+    """Labels to the left, numbers to the right."""
+    return [c.ljust(w) if n < labels else c.rjust(w) for n, (c, w) in enumerate(zip(cells, widths, strict=True))]
