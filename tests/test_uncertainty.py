@@ -1,6 +1,7 @@
 """Measures of uncertainty against their definitions, counted out one by one."""
 
 import math
+import weakref
 
 import pytest
 import torch
@@ -178,8 +179,6 @@ def test_no_samples_means_the_posterior_mean():
 
 def test_one_sample_at_a_time_is_in_memory_and_the_modes_come_back():
     """A model that knows how many of its outputs are alive: never more than the sums and two samples."""
-    import weakref
-
     alive, most = weakref.WeakSet(), 0
 
     class Watched(nn.Module):

@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import warnings
 from http.client import IncompleteRead
 from types import SimpleNamespace
 from urllib.error import URLError
@@ -47,6 +48,7 @@ def test_the_files_hold_what_was_published(source, tmp_path):
     assert name == source.data_set.openml
     assert options["version"] == 1
     assert options["as_frame"] is False
+    assert not os.path.exists(options["data_home"])  # its cache is gone
 
 
 def test_a_set_of_which_only_the_test_part_is_needed(source, tmp_path):
@@ -99,8 +101,6 @@ def test_a_table_of_another_size_is_refused(source, tmp_path):
 )
 def test_without_a_network_the_message_says_how_to_do_without(source, error, tmp_path):
     def fetch(name, **options):
-        import warnings
-
         warnings.warn("Retrying...", stacklevel=2)  # an error in these tests, unless it is hushed
         raise error
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 import warnings
 from collections.abc import Callable
 from http.client import HTTPException
@@ -65,10 +66,11 @@ def _fetch_table(data_set: DataSet, fetch: Fetch | None) -> tuple[NDArray[Any], 
     """Pixels (N, 784) and labels (N,), as OpenML gives them."""
     fetch = fetch or _sklearn()
     try:
-        with warnings.catch_warnings():
+        # without a cache scikit-learn would fetch the table twice: to check it, and to read it
+        with tempfile.TemporaryDirectory() as cache, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # each retry gives one; if none helps, the error below says it once
-            # this parser needs no pandas; without a cache nothing but our own files stays behind
-            table = fetch(data_set.openml, version=1, as_frame=False, parser="liac-arff", cache=False)
+            # this parser needs no pandas
+            table = fetch(data_set.openml, version=1, as_frame=False, parser="liac-arff", data_home=cache)
     except (OSError, HTTPException, ValueError) as error:
         raise DownloadError(
             f"{data_set.name} could not be fetched from OpenML ({error}). Is there a network? Without one, copy "
