@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankfold import contraction
-from rankfold.contraction import contract, contract_batch, plan, rebuilding_is_cheaper
+from rankfold.contraction import contract, contract_rows, plan, rebuilding_is_cheaper
 
 
 @st.composite
@@ -50,19 +50,19 @@ def test_batches_in_chunks_are_einsum_with_the_same_gradients(batch, limit):
     equation = "Bqr,Brs,sit->Bqi"
     shapes = [(batch, 2, 3), (batch, 3, 4), (4, 5, 1)]
     operands = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
-    weights = torch.randn(batch, 2, 5, dtype=torch.float64)
+    weights, rows = torch.randn(batch, 2, 5, dtype=torch.float64), torch.randint(batch, (batch,))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(contraction, "_CHUNK_ENTRIES", limit)
-        actual = contract_batch(equation, operands[:2], operands[2:])
+        actual = contract_rows(equation, operands[:2], [rows, rows.flip(0)], operands[2:])
         ours = torch.autograd.grad((actual * weights).sum(), operands)
-    expected = torch.einsum(equation, *operands)
+    expected = torch.einsum(equation, operands[0][rows], operands[1][rows.flip(0)], operands[2])
     torch.testing.assert_close(actual, expected)
     for mine, truth in zip(ours, torch.autograd.grad((expected * weights).sum(), operands), strict=True):
         torch.testing.assert_close(mine, truth)
 
 
 def test_chunks_recompute_instead_of_keeping(monkeypatch):
-    """Between forward and backward, a chunked contraction keeps its operands but no intermediate."""
+    """Between forward and backward, chunks keep the tables and indices, but no rows and no intermediate."""
     shapes = [(64, 8), (64, 9), (8, 9, 50)]
     operands = [torch.randn(shape, requires_grad=True) for shape in shapes]
     kept = {}
@@ -75,11 +75,11 @@ def test_chunks_recompute_instead_of_keeping(monkeypatch):
             return x
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-            output = contract_batch("Bq,Br,qri->Bi", operands[:2], operands[2:])
+            output = contract_rows("Bq,Br,qri->Bi", operands[:2], [torch.arange(64)] * 2, operands[2:])
         kept[limit] = sum(storages.values())
     assert output.requires_grad
     assert kept[1 << 24] > sum(4 * math.prod(shape) for shape in shapes)
-    assert kept[500] <= sum(4 * math.prod(shape) for shape in shapes)
+    assert kept[500] <= sum(4 * math.prod(shape) for shape in shapes) + 8 * 64
 
 
 @given(network=networks())
@@ -104,7 +104,7 @@ def test_costs_count_the_operations_of_opt_einsum():
         path, info = opt_einsum.contract_path(f"{','.join(terms)}->Bi", *shapes, shapes=True)
         ours = contraction._follow(path, terms, "Bi", shapes)
     assert ours.cost == pytest.approx(float(info.opt_cost), rel=0.02)
-    assert ours.largest_intermediate == int(info.largest_intermediate)
+    assert ours.intermediates == 8 * 9 * 7 + 64 * (7 + 11)  # abr, Br and Bi
 
 
 def test_long_networks_are_planned_quickly():

@@ -78,9 +78,9 @@ class BayesianTensor(nn.Module):
 
     # The weight -----------------------------------------------------------------------------------
 
-    def apply_to(self, x: Tensor, *, transposed: bool = False) -> Tensor:
-        """``x A`` (or ``x Aᵀ``) for x (B, I), with sampled factors in training, their means in eval."""
-        return self.format.apply(self.factors(), x, transposed=transposed)
+    def apply_to(self, x: Tensor, *, transposed: bool = False, bias: Tensor | None = None) -> Tensor:
+        """``x A + b`` (or ``x Aᵀ + b``) for x (B, I), with sampled factors in training, their means in eval."""
+        return self.format.apply(self.factors(), x, transposed=transposed, bias=bias)
 
     def rows(self, index: Tensor) -> Tensor:
         """Rows ``A[index]`` for index (N,), (N, J)."""

@@ -189,13 +189,13 @@ def test_gradients_of_rows_are_those_of_dense_indexing(name, data, seed, count, 
 
 @every_format
 def test_chunks_bound_the_intermediates(name, monkeypatch):
-    """No pairwise result within a chunk is larger than the limit, and several chunks are made."""
+    """The pairwise results within a chunk stay within the limit together, and several chunks are made."""
     format, index = example(name), torch.arange(11).repeat(40)
     sizes, run = [], contraction._run
 
     def recording(chosen, operands):
         batch = operands[0].shape[0]
-        sizes.append((batch, chosen.largest_intermediate))
+        sizes.append((batch, chosen.intermediates))
         return run(chosen, operands)
 
     monkeypatch.setattr(contraction, "_run", recording)
@@ -204,7 +204,7 @@ def test_chunks_bound_the_intermediates(name, monkeypatch):
     assert len(sizes) > 1
     assert sum(batch for batch, _ in sizes) == len(index)
     # plans are made for the next power of four
-    assert all(largest <= 4 * 2000 for _, largest in sizes)
+    assert all(entries <= 4 * 2000 for _, entries in sizes)
 
 
 # Gradients by finite differences ------------------------------------------------------------------

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rankfold.contraction import contract, contract_batch, rebuilding_is_cheaper
+from rankfold.contraction import contract, contract_rows, rebuilding_is_cheaper
 from rankfold.shapes import Folding, is_positive_integer
 
 Factors = Sequence[Tensor]
@@ -126,8 +126,8 @@ class TensorFormat(ABC):
         matrix = tensor.reshape(self.inputs.padded_size, self.outputs.padded_size)
         return matrix[: self.inputs.size, : self.outputs.size]
 
-    def apply(self, factors: Factors, x: Tensor, *, transposed: bool = False) -> Tensor:
-        """``x A``: x (B, I) to (B, J); transposed, ``x Aᵀ``: x (B, J) to (B, I).
+    def apply(self, factors: Factors, x: Tensor, *, transposed: bool = False, bias: Tensor | None = None) -> Tensor:
+        """``x A + b``: x (B, I) to (B, J); transposed, ``x Aᵀ + b``: x (B, J) to (B, I).
 
         Rebuilds ``A`` or contracts ``x`` through the factors, whichever is cheaper.
         """
@@ -139,24 +139,27 @@ class TensorFormat(ABC):
         equation = f"{_BATCH}{first},{','.join(self.subscripts)}->{_BATCH}{last}"
         if rebuilding_is_cheaper(equation, self.factor_shapes, self.rebuild_equation, x.shape[0]):
             matrix = self.reconstruct(factors)
-            return x @ (matrix.T if transposed else matrix)
+            matrix = matrix.T if transposed else matrix
+            return x @ matrix if bias is None else torch.addmm(bias, x, matrix)
         folded = F.pad(x, (0, source.padded_size - source.size)).reshape(-1, *source.dims)
-        return contract(equation, folded, *factors).reshape(-1, target.padded_size)[:, : target.size]
+        y = contract(equation, folded, *factors).reshape(-1, target.padded_size)[:, : target.size]
+        return y if bias is None else y + bias.to(y.dtype)  # autocast lowers y alone
 
     def rows(self, factors: Factors, index: Tensor) -> Tensor:
         """Rows ``A[index]``: index (N,) to (N, J), without forming ``A``."""
         parts = dict(zip(self.input_letters, self.inputs.unravel(index), strict=True))
-        batched, shared, batched_terms, shared_terms = [], [], [], []
+        tables, indices, shared, row_terms, shared_terms = [], [], [], [], []
         for factor, term in zip(factors, self.subscripts, strict=True):
             letter = next((c for c in term if c in parts), None)
             if letter is None:
                 shared.append(factor)
                 shared_terms.append(term)
             else:
-                batched.append(factor.movedim(term.index(letter), 0).index_select(0, parts[letter]))
-                batched_terms.append(_BATCH + term.replace(letter, ""))
-        equation = f"{','.join(batched_terms + shared_terms)}->{_BATCH}{self.output_letters}"
-        rows = contract_batch(equation, batched, shared)
+                tables.append(factor.movedim(term.index(letter), 0).contiguous())
+                indices.append(parts[letter])
+                row_terms.append(_BATCH + term.replace(letter, ""))
+        equation = f"{','.join(row_terms + shared_terms)}->{_BATCH}{self.output_letters}"
+        rows = contract_rows(equation, tables, indices, shared)
         return rows.reshape(-1, self.outputs.padded_size)[:, : self.outputs.size]
 
     def inner(self, factors: Factors, others: Factors) -> Tensor:

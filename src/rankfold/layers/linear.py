@@ -63,9 +63,7 @@ class Linear(TensorizedLayer):
                 f"expected {self.in_features} input features in the last dimension, got shape {tuple(x.shape)}"
             )
         flat = x.reshape(-1, self.in_features)  # (B, I)
-        y = self.tensor.apply_to(flat, transposed=self.transposed)  # (B, J)
-        if self.bias_vector is not None:
-            y = y + self.bias_vector().to(y.dtype)  # autocast lowers y alone
+        y = self.tensor.apply_to(flat, transposed=self.transposed, bias=self.bias)  # (B, J)
         return y.reshape(*x.shape[:-1], self.out_features)
 
     @property
