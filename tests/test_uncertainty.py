@@ -162,11 +162,11 @@ def test_batches_are_put_together_in_order():
     assert torch.allclose(whole.entropy, parts.entropy, atol=1e-6)
 
 
-@pytest.mark.parametrize("samples", [1, 5])
+@pytest.mark.parametrize("samples", [1, 3])
 def test_a_point_posterior_leaves_no_mutual_information(samples):
-    found = predictive_statistics(network("map"), torch.randn(10, 8), samples, batch_size=4)
-    assert torch.allclose(found.mutual_information, torch.zeros(10, dtype=torch.float64), atol=1e-12)
-    assert (found.mutual_information >= 0).all()
+    found = predictive_statistics(network("map"), torch.randn(1000, 8), samples, batch_size=400)
+    assert torch.allclose(found.mutual_information, torch.zeros(1000, dtype=torch.float64), atol=1e-12)
+    assert (found.mutual_information >= 0).all()  # with three samples rounding alone would give negative ones
 
 
 def test_no_samples_means_the_posterior_mean():
