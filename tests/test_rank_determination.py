@@ -217,10 +217,45 @@ def test_step_without_kl_is_refused() -> None:
 def test_step_before_backward_is_refused() -> None:
     model, ranks = make()
     loss = model(torch.randn(2, 12)).sum() + ranks.kl()
-    with pytest.raises(RuntimeError, match=r"before loss.backward\(\)"):
+    with pytest.raises(RuntimeError, match=r"no backward\(\) has reached ranks.kl\(\)"):
         ranks.step()
     loss.backward()
     ranks.step()
+
+
+def test_training_in_eval_mode_is_refused() -> None:
+    model, ranks = make()
+    train_step(model, ranks)
+    model.eval()
+    with pytest.raises(RuntimeError, match=r"in eval mode.* call model.train\(\)"):
+        train_step(model, ranks)
+
+
+def test_training_past_total_steps_is_pointed_out_once() -> None:
+    model, ranks = make(total_steps=5)
+    for _ in range(5):
+        train_step(model, ranks)
+    with pytest.warns(UserWarning, match=r"step 6, but total_steps is 5: .*epochs \* len\(loader\)"):
+        train_step(model, ranks)
+    train_step(model, ranks)
+
+
+def test_broken_numbers_are_found_at_the_last_step_too() -> None:
+    model, ranks = make(total_steps=5, check_every=100, pruning=rf.Pruning(at=(1.0,)))
+    with torch.no_grad():
+        model[0].tensor.factors.mean[1][0, 0] = float("nan")
+    for _ in range(4):
+        train_step(model, ranks)
+    with pytest.raises(rf.NumericalFault, match="by step 5"):
+        train_step(model, ranks)
+
+
+def test_an_optimizer_whose_state_cannot_be_cut_is_refused_at_the_first_step() -> None:
+    model = make_model()
+    optimizer = torch.optim.Adafactor(rf.param_groups(model))
+    ranks = rf.RankDetermination(model, optimizer, num_data=100, total_steps=20)
+    with pytest.raises(TypeError, match="Adafactor keeps a state"):
+        train_step(model, ranks)
 
 
 @pytest.mark.parametrize(
@@ -251,11 +286,29 @@ def test_bad_numbers_are_named(options: dict, message: str) -> None:
         ({"at": (0.0,)}, r"at must hold fractions of total_steps in \(0, 1\], got \(0.0,\)"),
         ({"checks": 0}, "checks must be a positive integer, got 0"),
         ({"checks": 2, "patience": 3}, r"patience \(3\) cannot exceed the number of checks \(2\)"),
+        ({"at": 0.5}, r"at must be a tuple .* got 0.5"),
+        ({"rule": "information"}, "rule must be a rule such as .* got 'information'"),
     ],
 )
 def test_bad_pruning_options_are_named(options: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         rf.Pruning(**options)
+
+
+def test_pruning_that_would_never_happen_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"all moments of pruning .* lie before the warm-up ends, at 0.5"):
+        make(pruning=rf.Pruning(at=(0.1, 0.3)))
+    with pytest.raises(TypeError, match=r"pruning must be a rankfold.Pruning\(...\), got 0.5"):
+        make(pruning=0.5)
+
+
+def test_what_is_no_model_or_optimizer_is_named() -> None:
+    model = make_model()
+    optimizer = torch.optim.Adam(rf.param_groups(model))
+    with pytest.raises(TypeError, match=r"model must be a torch.nn.Module, got Adam"):
+        rf.RankDetermination(optimizer, model, 100, 20)
+    with pytest.raises(TypeError, match=r"expected a torch.optim optimizer, or a sequence of them, got NoneType"):
+        rf.RankDetermination(model, None, 100, 20)
 
 
 def test_unknown_options_are_refused() -> None:
@@ -345,7 +398,7 @@ def test_without_snapshots_there_is_nothing_to_restore() -> None:
 
 
 def test_infinite_gradients_under_a_grad_scaler_are_not_faults() -> None:
-    model, ranks = make(check_every=1)
+    model, ranks = make(total_steps=40, check_every=1)
     optimizer = ranks.optimizers[0]
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)  # the first gradients overflow
     skipped = 0

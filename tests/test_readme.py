@@ -21,7 +21,7 @@ def after_the_readme(tmp_path_factory):
     """What a reader has at hand in the end, from a model and a loader of their own at the start."""
     torch.manual_seed(0)
     loader = [(torch.randn(16, 64), torch.randint(10, (16,))) for _ in range(40)]
-    names = {"model": make_model(), "loader": loader, "make_model": make_model}
+    names = {"model": make_model(), "loader": loader, "epochs": 1, "make_model": make_model}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("readme"))
         for block in BLOCKS:

@@ -35,6 +35,7 @@ class BayesianTensor(nn.Module):
     Attributes:
         format: the format at the current ranks.
         max_ranks: the ranks it started from.
+        weight_std: the standard deviation its weights started from.
         factors: the posterior of the factors.
         variance: λ of all rank groups, one after the other, (ΣR,); empty for fixed-rank training.
         num_updates: how many times λ was updated.
@@ -57,6 +58,7 @@ class BayesianTensor(nn.Module):
         dtype = dtype or torch.get_default_dtype()
         self.format = format
         self.max_ranks = format.ranks
+        self.weight_std = weight_std
         self.inference = config.inference
         self.weak_std = config.weak_std
         self.num_updates = 0

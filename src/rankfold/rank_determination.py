@@ -7,6 +7,7 @@ their closed form, advances the warm-up and, when it is due, cuts the ranks the 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, final
 
@@ -21,6 +22,7 @@ from rankfold.parameters import check_optimizers
 from rankfold.posterior import FactorPosterior, joint_kl, sum_of
 from rankfold.pruning.averaging import WindowAverage
 from rankfold.pruning.cutting import PruneResult, cut_dead_ranks, optimizers_of, prune_
+from rankfold.pruning.optimizer_state import check_state
 from rankfold.pruning.rules import PruningRule, default_rule
 from rankfold.schedule import Pruning, Schedule, check_positive
 from rankfold.shapes import is_positive_integer
@@ -44,7 +46,8 @@ class RankDetermination:
         optimizer: the optimizer, or all of them.
         num_data: N, the number of terms that the mean NLL averages over one epoch: examples for a
             classifier, tokens for a language model.
-        total_steps: how many times ``step()`` will be called.
+        total_steps: how many times ``step()`` will be called, once for every ``optimizer.step()``: epochs
+            times batches. Without it (and with ``warmup_steps``) ranks are cut by ``prune()`` alone.
         kl_weight: w, the one trade-off: above 1 smaller models, below 1 larger ones.
         warmup_steps: e_w, steps until β reaches 1; half of ``total_steps`` if left out.
         step_size: γ of the incremental update of λ.
@@ -75,6 +78,8 @@ class RankDetermination:
         check_every: int = 100,
         snapshots: bool = True,
     ) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
         self.model = model
         self.optimizers = optimizers_of(optimizer)
         self.tensors = tensors_of(model)
@@ -106,7 +111,10 @@ class RankDetermination:
     # Half step 1 --------------------------------------------------------------------------------
 
     def kl(self) -> Tensor:
-        """``β · w · KL / N``, to be added to the mean NLL."""
+        """``β · w · KL / N``, to be added to the mean NLL.
+
+        When gradients of k batches are accumulated, the KL counts once: ``((nll + ranks.kl()) / k).backward()``.
+        """
         nats = self._nats()
         self._last_kl = nats.detach()
         self._kl_calls += 1
@@ -117,9 +125,11 @@ class RankDetermination:
         return value
 
     def terms(self) -> dict[str, float]:
-        """The parts of the objective besides the NLL: KL and penalty on λ in nats, and β."""
+        """The parts of the objective besides the NLL, now: KL and penalty on λ in nats, and β."""
+        with torch.no_grad():
+            nats = float(self._nats())
         penalty = sum_of(t.penalty().to(self.beta.device) for t in self.tensors.values())
-        return {"kl_nats": float(self._last_kl), "penalty_nats": float(penalty), "beta": float(self.beta)}
+        return {"kl_nats": nats, "penalty_nats": float(penalty), "beta": float(self.beta)}
 
     # Half step 2 --------------------------------------------------------------------------------
 
@@ -131,6 +141,7 @@ class RankDetermination:
             again. ``None`` otherwise.
         """
         self._check_order()
+        self._check_mode()
         self._update()
         if self.beta.is_cuda and torch.cuda.is_current_stream_capturing():
             return None  # the host's part follows every replay
@@ -153,8 +164,11 @@ class RankDetermination:
         ``step()`` calls it; only code that replays a captured step calls it itself.
         """
         self.num_steps += 1
-        if self.num_steps % self.check_every == 0:
+        if self.num_steps == 1 and self.schedule.pruning.at:
+            check_state(self.optimizers, (p for t in self.tensors.values() for p in t.parameters()))
+        if self.num_steps % self.check_every == 0 or self.schedule.prunes_at(self.num_steps):
             self._health.check(self.num_steps)
+        self._warn_past_the_end()
         if self.schedule.checks_at(self.num_steps):
             self._examine()
         return self._prune_patiently() if self.schedule.prunes_at(self.num_steps) else None
@@ -190,6 +204,11 @@ class RankDetermination:
         for name, average in state["averages"].items():
             self._averages[name].restore(average)
         self._health.take_snapshot(self.num_steps)
+
+    def __repr__(self) -> str:
+        total = self.schedule.total_steps or "?"
+        ranks = ", ".join(f"{name}: {list(t.format.ranks)}" for name, t in self.tensors.items())
+        return f"RankDetermination(step {self.num_steps} of {total}, β {float(self.beta):.2f}, ranks {ranks})"
 
     # Inside ---------------------------------------------------------------------------------------
 
@@ -245,9 +264,26 @@ class RankDetermination:
             )
         if not self._backward_seen:
             raise RuntimeError(
-                "ranks.step() before loss.backward(): the order is loss.backward(); optimizer.step(); ranks.step()"
+                "ranks.step(), but no backward() has reached ranks.kl(): add it to the loss, loss = nll + ranks.kl(), "
+                "and keep the order loss.backward(); optimizer.step(); ranks.step()"
             )
         self._kl_calls = 0
+
+    def _check_mode(self) -> None:
+        if not all(part.training for part in self._parts):
+            raise RuntimeError(
+                "ranks.step() while tensorized layers are in eval mode, where they are not sampled and their posterior "
+                "learns nothing from the data; call model.train() before training goes on"
+            )
+
+    def _warn_past_the_end(self) -> None:
+        total = self.schedule.total_steps
+        if total is not None and self.num_steps == total + 1:
+            warnings.warn(
+                f"this is step {self.num_steps}, but total_steps is {total}: the warm-up and all pruning are over. For "
+                f"several epochs give total_steps=epochs * len(loader)",
+                stacklevel=4,
+            )
 
 
 def _no_streaks(tensor: BayesianTensor) -> list[Tensor]:

@@ -27,9 +27,13 @@ class Pruning:
     rule: PruningRule | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.at, tuple | list):
+            raise TypeError(f"at must be a tuple of fractions of total_steps, such as (0.8, 1.0), got {self.at!r}")
         object.__setattr__(self, "at", tuple(self.at))
         if any(not 0.0 < moment <= 1.0 for moment in self.at):
             raise ValueError(f"at must hold fractions of total_steps in (0, 1], got {self.at}")
+        if self.rule is not None and not isinstance(self.rule, PruningRule):
+            raise TypeError(f"rule must be a rule such as rankfold.VarianceRule(1e-5), got {self.rule!r}")
         check_positive(checks=self.checks, patience=self.patience)
         if self.patience > self.checks:
             raise ValueError(f"patience ({self.patience}) cannot exceed the number of checks ({self.checks})")
@@ -52,8 +56,17 @@ class Schedule:
         check_positive(total_steps=self.total_steps, warmup_steps=self.warmup_steps)
         if self.warmup_steps is None and self.total_steps is None:
             raise ValueError("give total_steps (the warm-up is half of it), or warmup_steps")
-        if self.total_steps is not None and self.warmup > self.total_steps:
+        if not isinstance(self.pruning, Pruning):
+            raise TypeError(f"pruning must be a rankfold.Pruning(...), got {self.pruning!r}")
+        if self.total_steps is None:
+            return
+        if self.warmup > self.total_steps:
             raise ValueError(f"warmup_steps ({self.warmup}) cannot exceed total_steps ({self.total_steps})")
+        if self.pruning.at and not any(self.prunes_at(step) for step in self._moments()):
+            raise ValueError(
+                f"all moments of pruning {self.pruning.at} lie before the warm-up ends, at "
+                f"{self.warmup / self.total_steps:.2g} of training; name later ones, or shorten warmup_steps"
+            )
 
     @property
     def warmup(self) -> int:
@@ -73,9 +86,10 @@ class Schedule:
 
     def prunes_at(self, step: int) -> bool:
         """Whether shapes may change at this step."""
-        if self.total_steps is None or step < self.warmup:
-            return False
-        return step in {round(moment * self.total_steps) for moment in self.pruning.at}
+        return step >= self.warmup and step in self._moments()
+
+    def _moments(self) -> set[int]:
+        return {round(moment * self.total_steps) for moment in self.pruning.at} if self.total_steps else set()
 
 
 def check_positive(**numbers: int | None) -> None:

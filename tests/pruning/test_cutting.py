@@ -228,7 +228,7 @@ def test_a_collapsed_layer_keeps_one_rank_and_says_so(config: TensorConfig) -> N
     layer = make_layer(config)
     groups = layer.tensor.format.rank_groups
     dead = {"tensor": [torch.ones(g.size, dtype=torch.bool) for g in groups]}
-    with pytest.warns(rf.RankCollapseWarning, match="tensor collapsed: all ranks of group"):
+    with pytest.warns(rf.RankCollapseWarning, match="tensor collapsed: by InformationRule.* all ranks of group"):
         result = cut_dead_ranks(layer, dead)
     assert layer.tensor.format.ranks == (1,) * len(groups)
     assert result is not None
@@ -241,6 +241,13 @@ def test_prune_does_nothing_to_a_healthy_or_fixed_rank_model() -> None:
         warnings.simplefilter("error")
         assert rf.prune_(make_layer(CONFIGS[0])) is None
         assert rf.prune_(make_layer(replace(CONFIGS[0], inference="fixed"))) is None
+
+
+def test_a_collapse_is_told_once_and_with_the_remedy_of_its_rule() -> None:
+    layer = make_layer(CONFIGS[0])
+    with pytest.warns(rf.RankCollapseWarning, match=r"by VarianceRule\(epsilon=1000000.0\).* lower epsilon"):
+        rf.prune_(layer, rule=rf.VarianceRule(1e6))
+    assert rf.prune_(layer, rule=rf.VarianceRule(1e6)) is None
 
 
 def test_prune_with_the_papers_rule() -> None:

@@ -126,6 +126,15 @@ def test_norm_rule_finds_the_negligible_rank() -> None:
     assert RelativeNormRule().dead(tensor)[0].tolist() == [False, False, True]
 
 
+def test_norm_rule_finds_a_weight_that_vanished_as_a_whole() -> None:
+    """Relative to itself nothing is small; relative to where it started everything is."""
+    tensor = make_tensor(rf.TT((3, 4, 2), in_dims=(4, 5), out_dims=(3, 2), inference="map"))
+    with torch.no_grad():
+        for mean in tensor.factors.mean:
+            mean *= 0.05
+    assert all(group.all() for group in RelativeNormRule().dead(tensor))
+
+
 def test_variance_rule_is_the_papers() -> None:
     tensor = make_tensor(CONFIGS[0])
     tensor.variance.copy_(torch.tensor([1e-1, 1e-6, 1e-3, 1e-9]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -106,10 +106,11 @@ def cut_dead_ranks(
     check_state(optimizers, (p for tensor in chosen.values() for p in _parameters(tensor)))
     done = []
     for name, tensor in chosen.items():
+        chosen_rule = rule or default_rule(tensor)
         collapsed = any(bool(group.all()) for group in dead[name])
-        if collapsed:
-            _warn_of_collapse(name, tensor, dead[name])
-        keep = _kept_ranks(tensor, dead[name], rule or default_rule(tensor))
+        if any(bool(group.all()) and len(group) > 1 for group in dead[name]):
+            _warn_of_collapse(name, tensor, dead[name], chosen_rule)
+        keep = _kept_ranks(tensor, dead[name], chosen_rule)
         before = tensor.format.ranks
         if all(len(k) == rank for k, rank in zip(keep, before, strict=True)):
             continue
@@ -121,9 +122,12 @@ def cut_dead_ranks(
     return PruneResult(tuple(done)) if done else None
 
 
-def optimizers_of(optimizer: Optimizer | Iterable[Optimizer]) -> list[Optimizer]:
+def optimizers_of(optimizer: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
     """One optimizer or several, as a list."""
-    return [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+    several = [optimizer] if isinstance(optimizer, Optimizer) else optimizer
+    if not isinstance(several, Sequence) or not all(isinstance(entry, Optimizer) for entry in several):
+        raise TypeError(f"expected a torch.optim optimizer, or a sequence of them, got {type(optimizer).__name__}")
+    return list(several)
 
 
 def _kept_ranks(tensor: BayesianTensor, dead: Sequence[Tensor], rule: PruningRule) -> list[Tensor]:
@@ -204,11 +208,11 @@ def _parameters(tensor: BayesianTensor) -> list[nn.Parameter]:
     return [p for parameters in tensor.factors.parameter_lists() for p in parameters]
 
 
-def _warn_of_collapse(name: str, tensor: BayesianTensor, dead: Sequence[Tensor]) -> None:
+def _warn_of_collapse(name: str, tensor: BayesianTensor, dead: Sequence[Tensor], rule: PruningRule) -> None:
     groups = [n for n, group in enumerate(dead) if bool(group.all())]
     warnings.warn(
-        f"{name} collapsed: all ranks of group {groups} are dead (ranks {list(tensor.format.ranks)}), so the layer "
-        f"carries nothing but its bias; one rank is kept. Lower kl_weight, warm up longer, or drop the layer",
+        f"{name} collapsed: by {rule}, all ranks of group {groups} are dead (ranks {list(tensor.format.ranks)}), as if "
+        f"the layer carried nothing but its bias; one rank is kept. To avoid it, {rule.remedy}",
         RankCollapseWarning,
         stacklevel=4,
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
@@ -14,7 +15,12 @@ from rankfold.pruning.averaging import TwoWindows
 
 
 class PruningRule(ABC):
-    """Says of every rank of a tensor how much it carries, and whether that is nothing."""
+    """Says of every rank of a tensor how much it carries, and whether that is nothing.
+
+    ``remedy`` is what to try when a rule finds all ranks dead.
+    """
+
+    remedy: ClassVar[str] = "lower kl_weight, warm up longer, or keep the layer dense"
 
     @abstractmethod
     def dead(self, tensor: BayesianTensor, windows: TwoWindows | None = None) -> list[Tensor]:
@@ -69,13 +75,21 @@ class RelativeNormRule(PruningRule):
     """A rank is dead when removing it changes ‖A‖_F by less than ``tolerance``. The default for MAP.
 
     Point factors have no spread to compare with, so what counts is how much of the weight a rank
-    makes up: ``‖A_k‖_F / ‖A‖_F``, with A_k the part of A that goes through rank k alone.
+    makes up: ``‖A_k‖_F / ‖A‖_F``, with A_k the part of A that goes through rank k alone. A weight that as
+    a whole has shrunk to ``tolerance`` of its initial size is dead altogether.
     """
 
     tolerance: float = 1e-3
 
     def dead(self, tensor: BayesianTensor, windows: TwoWindows | None = None) -> list[Tensor]:
+        if self._has_vanished(tensor):
+            return [torch.ones(group.size, dtype=torch.bool) for group in tensor.format.rank_groups]
         return [share < self.tolerance for share in self.weight_of(tensor)]
+
+    def _has_vanished(self, tensor: BayesianTensor) -> bool:
+        size = tensor.format.inputs.padded_size * tensor.format.outputs.padded_size
+        rms = tensor.format.norm(list(tensor.factors.mean)) / math.sqrt(size)
+        return bool(rms < self.tolerance * tensor.weight_std)
 
     def weight_of(self, tensor: BayesianTensor) -> list[Tensor]:
         format, means = tensor.format, list(tensor.factors.mean)
@@ -95,6 +109,8 @@ class RelativeNormRule(PruningRule):
 @dataclass(frozen=True)
 class VarianceRule(PruningRule):
     """The paper's rule: a rank is dead when λ < ``epsilon``. The right ε differs from task to task."""
+
+    remedy: ClassVar[str] = "lower epsilon"
 
     epsilon: float
 
