@@ -1,0 +1,100 @@
+"""The commands reproduce and table, end to end on tiny images."""
+
+import json
+from pathlib import Path
+
+import pytest
+from experiments.tiny import write_data, write_table
+from typer.testing import CliRunner
+
+from rankfold.cli.main import app
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reproduce")
+    write_data(folder / "data")
+    write_table(folder / "experiments", formats=("ttm",))
+    return folder
+
+
+@pytest.fixture
+def invoke(folder, tmp_path):
+    """Run a command with all folders in place; results are the test's own."""
+
+    def call(command, *arguments):
+        places = ["--experiments", folder / "experiments", "--results", tmp_path / "results"]
+        if command == "reproduce":
+            places += ["--runs", tmp_path / "runs", "--data", folder / "data", "--no-verify", "--device", "cpu"]
+        return CliRunner().invoke(app, [command, "tiny", *map(str, [*arguments, *places])])
+
+    return call
+
+
+def test_one_row_is_run_once_and_shown(invoke, tmp_path):
+    first = invoke("reproduce", "ttm-ard-lu", "--seeds", "2")
+    assert first.exit_code == 0, first.output
+    assert "✓ ttm-ard-lu-seed1  accuracy" in first.output
+    assert "2 runs have results" in first.output
+    file = tmp_path / "results" / "tiny" / "ttm-ard-lu-seed1.json"
+    written = file.stat().st_mtime_ns
+    second = invoke("reproduce", "ttm-ard-lu", "--seeds", "2")
+    assert second.exit_code == 0
+    assert "Nothing to do: all 2 runs have results" in second.output
+    assert file.stat().st_mtime_ns == written
+    result = json.loads(file.read_text())
+    shown = invoke("table")
+    assert shown.exit_code == 0
+    assert f"{result['parameters']['training']:,}" in shown.output
+    assert "| TTM    | ARD-LU" in invoke("table", "--format", "markdown").output
+
+
+def test_the_table_goes_into_a_file(invoke, tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text("nothing\n")
+    refused = invoke("table", "--write", readme)
+    assert refused.exit_code == 2
+    assert "<!-- table tiny: begin, generated -->" in refused.output
+    readme.write_text("<!-- table tiny: begin, generated -->\n<!-- table tiny: end -->\n")
+    assert "now up to date" in invoke("table", "--write", readme).output
+    assert "already up to date" in invoke("table", "--write", readme).output
+    assert "| TTM    | FR" in readme.read_text()
+
+
+def test_a_failure_gives_exit_code_1_and_its_reason(invoke, tmp_path):
+    file = tmp_path / "results" / "tiny" / "ttm-fr-seed0.json"
+    file.parent.mkdir(parents=True)
+    file.write_text("{")
+    result = invoke("reproduce", "ttm-fr", "--seeds", "1")
+    assert result.exit_code == 1
+    assert "ttm-fr-seed0.json is damaged" in result.output
+    assert file.read_text() == "{"
+
+
+def test_ctrl_c_gives_exit_code_130(invoke, monkeypatch):
+    def stop(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rankfold.experiments.runner.perform", stop)
+    result = invoke("reproduce", "ttm-fr", "--seeds", "1")
+    assert result.exit_code == 130
+    assert "Give the same command again to go on" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["mnist", "ttm-xx"], "ttm-xx"),
+        (["mnits"], "mnits"),
+        (["mnist", "ttm-fr", "--seeds", "0"], "--seeds"),
+        (["mnist", "ttm-fr", "--device", "tpu"], "tpu"),
+        (["mnist", "ttm-fr", "--data", "nowhere"], "nowhere"),
+    ],
+)
+def test_a_wrong_request_gives_exit_code_2(arguments, named, tmp_path):
+    places = ["--experiments", str(EXPERIMENTS), "--results", str(tmp_path)]
+    result = CliRunner().invoke(app, ["reproduce", *arguments, *places])
+    assert result.exit_code == 2
+    assert named in result.output

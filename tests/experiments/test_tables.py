@@ -1,0 +1,123 @@
+"""The table is made of the results, and the README's of the table."""
+
+from pathlib import Path
+
+import pytest
+
+from rankfold.experiments.planning import Request
+from rankfold.experiments.results import Places, write_result
+from rankfold.experiments.spec import read_rows
+from rankfold.experiments.summary import summarize
+from rankfold.experiments.tables import Grid, grids, render, with_section, write_between_markers
+
+ROOT = Path(__file__).parents[2]
+REQUEST = Request("mnist")
+
+
+@pytest.fixture
+def places(tmp_path):
+    return Places(ROOT / "experiments", tmp_path / "results")
+
+
+def leave_result(places, row, seed, *, accuracy, final, nll=0.1, monte_carlo=None):
+    run = REQUEST.run(row, read_rows(places.experiments / "mnist")[row], seed)
+    scores = {"accuracy": accuracy, "nll_nats": nll, "ece": 0.02, "brier": 0.03, "auroc_entropy": 0.95}
+    metrics = {"posterior_mean": scores}
+    if monte_carlo:
+        metrics["monte_carlo"] = {**scores, "auroc_mutual_information": 0.98, **monte_carlo}
+    result = {
+        "table": "mnist",
+        "row": row,
+        "spec": run.spec.as_dict(),
+        "ranks": {},
+        "parameters": {"dense": 407_050, "training": 17_344, "final": final},
+        "metrics": metrics,
+        "history": [],
+    }
+    write_result(run.file(places), result)
+
+
+def lines_of(places, style="text"):
+    return render(grids(summarize(REQUEST, places)), style).splitlines()
+
+
+def test_numbers_stand_beside_the_paper_s(places):
+    for seed, (accuracy, final) in enumerate(((0.98, 6000), (0.982, 6400), (0.984, 6200))):
+        leave_result(places, "cp-ard-lu", seed, accuracy=accuracy, final=final)
+    row = next(line for line in lines_of(places) if line.startswith("CP") and "ARD-LU " in line and "17,344" in line)
+    shown = " ".join(row.split())
+    assert shown == "CP ARD-LU 17,344 6,200 ± 200 65.7× 98.20 ± 0.20 3 17,344 7,175 98.06"
+
+
+def test_all_29_rows_are_there_before_any_result(places):
+    lines = lines_of(places)
+    assert sum(line.startswith(("CP", "Tucker", "TT", "TTM")) or " dense " in line for line in lines) == 29
+    assert any("343,664¹" in line for line in lines)
+    assert any(line.startswith("¹ training parameters printed as 343,644") for line in lines)
+    assert not any("Targets" in line for line in lines)
+
+
+def test_targets_are_met_or_missed(places):
+    good = {"ece": 0.005, "nll_nats": 0.07}
+    leave_result(places, "cp-fr", 0, accuracy=0.97, final=8622, nll=0.1)
+    leave_result(places, "cp-ard-lu", 0, accuracy=0.9811, final=6000, monte_carlo=good)
+    leave_result(places, "cp-ard-hc", 0, accuracy=0.9809, final=3000, monte_carlo={"ece": 0.011, "nll_nats": 0.0751})
+    verdicts = {(t.row, t.wanted): t.met for t in summarize(REQUEST, places).targets}
+    assert verdicts == {
+        ("cp-ard-lu", "bar: ≥ 98.1 % at ≤ 6,800"): True,
+        ("cp-ard-lu", "goal: ≥ 98.1 % at ≤ 3,600"): False,
+        ("cp-ard-lu", "ECE ≤ 0.01"): True,
+        ("cp-ard-lu", "NLL ≤ 0.0750"): True,
+        ("cp-ard-lu", "AUROC ≥ 0.97"): True,
+        ("cp-ard-hc", "bar: ≥ 98.1 % at ≤ 6,800"): False,
+        ("cp-ard-hc", "goal: ≥ 98.1 % at ≤ 3,600"): False,
+        ("cp-ard-hc", "ECE ≤ 0.01"): False,
+        ("cp-ard-hc", "NLL ≤ 0.0750"): False,
+        ("cp-ard-hc", "AUROC ≥ 0.97"): True,
+    }
+    assert any(line.startswith("cp-ard-lu") and line.endswith(" missed") for line in lines_of(places))
+
+
+def test_text_and_markdown_have_the_same_cells():
+    grid = Grid("title", ("row", "n"), (("dense", "407,050"), ("cp", "8,622")), labels=1, notes=("¹ note",))
+    text, markdown = (render([grid], style) for style in ("text", "markdown"))
+    assert text.splitlines() == [
+        "title",
+        "",
+        "row          n",
+        "-----  -------",
+        "dense  407,050",
+        "cp       8,622",
+        "",
+        "¹ note",
+    ]
+    assert markdown.splitlines()[2:6] == [
+        "| row   |       n |",
+        "| ----- | ------: |",
+        "| dense | 407,050 |",
+        "| cp    |   8,622 |",
+    ]
+
+
+def test_only_the_marked_section_is_replaced(tmp_path):
+    file = tmp_path / "README.md"
+    file.write_text("before\n<!-- t: begin, generated -->\nold\n<!-- t: end -->\nafter\n")
+    assert write_between_markers(file, "t", "new")
+    assert file.read_text() == "before\n<!-- t: begin, generated -->\n\nnew\n\n<!-- t: end -->\nafter\n"
+    assert not write_between_markers(file, "t", "new")
+
+
+@pytest.mark.parametrize("document", ["nothing", "<!-- t: end -->\n<!-- t: begin, generated -->"])
+def test_missing_markers_are_asked_for(document):
+    with pytest.raises(ValueError, match=r"README\.md has no section for the table; add these two lines"):
+        with_section(document, "t", "new", "README.md")
+
+
+def test_the_readme_shows_the_results_there_are():
+    places = Places(ROOT / "experiments", ROOT / "results")
+    if any((places.results / "mnist").glob("*.json")):
+        text = render(grids(summarize(REQUEST, places)), "markdown")
+        readme = (ROOT / "README.md").read_text(encoding="utf-8")
+        assert with_section(readme, "table mnist", text, "README.md") == readme, (
+            "rankfold table mnist --write README.md"
+        )

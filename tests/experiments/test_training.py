@@ -1,0 +1,132 @@
+"""The loop does what a plain loop does, and an interrupted run ends as an uninterrupted one."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import rankfold as rf
+from rankfold.experiments import training as module
+from rankfold.experiments.mnist import Examples, classifier, tensor_configs
+from rankfold.experiments.spec import Spec
+from rankfold.experiments.training import Training
+
+SPEC = Spec("ard", "ttm", max_rank=3, epochs=4, batch_size=32, lr=1e-2, log_std_lr=2.0, warmup=0.3)
+
+
+def examples(size=150):
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.randint(10, (size,), generator=generator)
+    images = torch.randn(size, 784, generator=generator)
+    images[:, :10] += 6 * F.one_hot(labels, 10)
+    return Examples(images, labels)
+
+
+def make(spec=SPEC, *, inference="bayes"):
+    torch.manual_seed(spec.seed)
+    return rf.tensorize_(classifier(), None, overrides=tensor_configs(spec, inference))
+
+
+def train(model, folder, spec=SPEC, **options):
+    return Training(model, examples(), spec, epochs=spec.epochs, stage="train", folder=folder).run(**options)
+
+
+def plain_loop(model, data, spec):
+    """The same training written out with float learning rates and the README's five lines."""
+    steps = len(data) // spec.batch_size
+    total = spec.epochs * steps
+    optimizer = torch.optim.Adam(rf.param_groups(model, lr=spec.lr))
+    ranks = rf.RankDetermination(model, optimizer, len(data), total, warmup_steps=round(spec.warmup * total))
+    losses = []
+    for epoch in range(spec.epochs):
+        generator = torch.Generator().manual_seed(epoch)
+        order = torch.randperm(len(data), generator=generator)
+        for step in range(steps):
+            batch = order[step * spec.batch_size : (step + 1) * spec.batch_size]
+            for group in optimizer.param_groups:
+                decay = min(1.0, (1.0 - (epoch * steps + step) / total) / 0.3)
+                group["lr"] = spec.lr * decay * (2.0 if group["name"] == "log_std" else 1.0)
+            nll = F.cross_entropy(model(data.images[batch]), data.labels[batch])
+            (nll + ranks.kl()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            ranks.step()
+            losses.append(nll.item())
+    return [sum(losses[n * steps : (n + 1) * steps]) / steps for n in range(spec.epochs)]
+
+
+def test_it_is_the_plain_loop(tmp_path):
+    history = train(model := make(), tmp_path)
+    reference = make()
+    expected = plain_loop(reference, examples(), SPEC)
+    assert [epoch.nll for epoch in history] == pytest.approx(expected, rel=1e-3)
+    for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-3)
+
+
+def test_the_history_tells_the_whole_run(tmp_path):
+    history = train(model := make(), tmp_path)
+    assert [epoch.epoch for epoch in history] == [1, 2, 3, 4]
+    assert history[-1].nll < history[0].nll
+    assert history[-1].accuracy > history[0].accuracy
+    assert [epoch.beta for epoch in history][1:] == pytest.approx([1.0, 1.0, 1.0])
+    assert history[-1].kl_nats > 0
+    assert history[-1].parameters == rf.accounting(model).total.final_parameters
+    assert history[-1].ranks == {n: list(model.get_submodule(n).tensor.format.ranks) for n in ("layer1", "layer2")}
+
+
+@pytest.mark.parametrize("inference", ["fixed", "map"])
+def test_without_a_posterior_it_is_the_same_loop(inference, tmp_path):
+    history = train(make(inference=inference), tmp_path)
+    assert history[-1].nll < history[0].nll
+    assert (history[-1].beta > 0) == (inference == "map")
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.parametrize("inference", ["bayes", "map", "fixed"])
+@pytest.mark.parametrize("last_epoch", [4, 7])  # before and after ranks are cut
+@pytest.mark.filterwarnings("ignore::rankfold.RankCollapseWarning")
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(inference, last_epoch, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "CHECKPOINT_SECONDS", 0.0)
+    spec = replace(SPEC, epochs=10, batch_size=16, lr=3e-2, kl_weight=20.0)
+    whole = train(uninterrupted := make(spec, inference=inference), tmp_path / "whole", spec)
+
+    def stop(epoch):
+        if epoch.epoch == last_epoch:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        train(make(spec, inference=inference), tmp_path / "parts", spec, progress=stop)
+    torch.manual_seed(99)  # the state of the generator comes from the checkpoint
+    seen = []
+    resumed = make(replace(spec, seed=3), inference=inference)
+    parts = train(resumed, tmp_path / "parts", spec, progress=seen.append)
+    assert [epoch.epoch for epoch in seen] == list(range(last_epoch + 1, 11))
+    assert [replace(epoch, seconds=0.0) for epoch in parts] == [replace(epoch, seconds=0.0) for epoch in whole]
+    for a, b in zip(resumed.state_dict().values(), uninterrupted.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+    assert not list((tmp_path / "parts").glob("epoch-*"))
+    if inference == "bayes":
+        assert whole[6].parameters < whole[4].parameters
+
+
+def test_a_checkpoint_of_other_settings_is_not_taken(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "CHECKPOINT_SECONDS", 0.0)
+
+    def stop(epoch):
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        train(make(), tmp_path, progress=stop)
+    changed = replace(SPEC, lr=1e-3)
+    assert Training(make(), examples(), changed, epochs=4, stage="train", folder=tmp_path).history == []
+    assert not list(tmp_path.glob("epoch-*"))
+
+
+def test_too_few_images_for_a_batch_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="batch_size must be at most the number of images, 20, got 32"):
+        Training(make(), examples(20), SPEC, epochs=1, stage="train", folder=tmp_path)
