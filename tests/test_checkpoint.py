@@ -254,6 +254,31 @@ def test_what_cannot_be_saved_leaves_the_old_checkpoint_alone(tmp_path):
     assert_same(model, load(network(rf.CP(4), seed=5), tmp_path))
 
 
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "model.pt").write_text("keep me")
+    with pytest.raises(NotADirectoryError, match=r"model\.pt is a file; give a folder"):
+        save(network(rf.CP(4)), tmp_path / "model.pt")
+    assert (tmp_path / "model.pt").read_text() == "keep me"
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_broken_parameters_are_saved_with_a_warning_that_names_them(tmp_path, value):
+    model = network(rf.CP(4))
+    model[1].running_mean.fill_(value)  # a buffer may hold what it likes, such as a mask of -inf
+    with torch.no_grad():
+        model[3].tensor.factors.mean[1][0] = value
+    with pytest.warns(UserWarning, match=r"that hold NaN or infinity: 3\.tensor\.factors\.mean\.1$"):
+        save(model, tmp_path)
+    assert not load_file(tmp_path / TENSORS_FILE)["3.tensor.factors.mean.1"].isfinite().all()
+
+
+def test_numbers_of_one_byte_are_saved(tmp_path):
+    model = nn.Module()
+    model.weight = nn.Parameter(torch.ones(3).to(torch.float8_e4m3fn))
+    save(model, tmp_path)
+    assert load_file(tmp_path / TENSORS_FILE)["weight"].float().eq(1.0).all()
+
+
 class Stateful(nn.Linear):
     def __init__(self):
         super().__init__(2, 2)

@@ -26,6 +26,7 @@ from rankfold.formats import TensorFormat
 from rankfold.layers.base import TensorizedLayer
 from rankfold.priors import VARIANCE_FLOOR
 from rankfold.pruning.rules import InformationRule
+from rankfold.wrapping import unwrapped
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ def accounting(model: nn.Module) -> Accounting:
     >>> total.dense_parameters, total.training_parameters, total.final_parameters
     (401920, 11474, 5712)
     """
+    model = unwrapped(model)
     owner: dict[nn.Module, str] = {}
     layers = tuple(_tensorized_layers(model, owner))
     other = _other_counts(model, owner)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -27,6 +28,7 @@ from torch import Tensor, nn
 
 from rankfold.bayesian_tensor import BayesianTensor, describe, tensors_of
 from rankfold.manifest import Manifest
+from rankfold.wrapping import unwrapped
 
 TENSORS_FILE = "model.safetensors"
 MANIFEST_FILE = "rankfold.json"
@@ -40,8 +42,10 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """Write ``model`` into the folder ``path``: parameters, buffers, ranks and priors.
 
     An existing checkpoint there is replaced only once the new one is completely written. Other files
-    in the folder are left alone. A tensor that several layers share is stored once. Of a model
-    wrapped by DDP or ``torch.compile``, save the inner one (``model.module``, ``model._orig_mod``).
+    in the folder are left alone. A tensor that several layers share is stored once. Of a model inside
+    ``torch.compile``, DDP or DataParallel the model itself is saved, under its own names.
+
+    Parameters that hold NaN or infinity are saved like any others, with a warning that names them.
 
     >>> import tempfile, torch, rankfold as rf
     >>> make = lambda: rf.Linear(8, 6, config=rf.TTM(max_rank=3)).eval()
@@ -51,11 +55,14 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     ...     torch.equal(load(make(), folder)(x), model(x))
     True
     """
+    folder, model = Path(path), unwrapped(model)
+    if folder.is_file():
+        raise NotADirectoryError(f"{folder} is a file; give a folder, and rankfold.save makes it if it is missing")
     state = _checked_state(model, "save")
     shared = sharing(state)
     text = Manifest.of(model, shared).to_json()
     stored = {name: _own_memory(value) for name, value in state.items() if name not in shared}
-    folder = Path(path)
+    _warn_of_broken({name: value for name, value in stored.items() if isinstance(state[name], nn.Parameter)})
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as name:
         partial = Path(name)
@@ -72,9 +79,11 @@ def load(model: Model, path: str | os.PathLike[str], *, device: torch.device | s
 
     ``model`` comes from the same code as the saved one: same layers, formats and dims, at any ranks.
     If it does not, a ``ValueError`` names the first differences and the model is left as it was.
-    Values are converted to the model's dtypes. Make the optimizer and ``RankDetermination`` *after*
-    loading: the state of an optimizer made before has the shapes of the old ranks, and its next
-    step fails unless that state is loaded too.
+    Values are converted to the model's dtypes. A model inside ``torch.compile``, DDP or DataParallel is
+    loaded like the model itself; wrap it in DDP again if its ranks have changed.
+
+    Make the optimizer and ``RankDetermination`` *after* loading: the state of an optimizer made before
+    has the shapes of the old ranks, and its next step fails unless that state is loaded too.
 
     Args:
         device: move the model there; it stays where it is if left out.
@@ -87,14 +96,15 @@ def load(model: Model, path: str | os.PathLike[str], *, device: torch.device | s
     header, stored = _read_tensors(folder / TENSORS_FILE)
     if header is not None:  # the same text, or a newer one if saving was interrupted half way
         manifest = Manifest.from_json(header, f"the header of {folder / TENSORS_FILE}")
-    current = _checked_state(model, "load into")
-    _refuse(folder, list(_tensor_differences(model, manifest)))
+    inner = unwrapped(model)
+    current = _checked_state(inner, "load into")
+    _refuse(folder, list(_tensor_differences(inner, manifest)))
     state = {**stored, **{alias: stored[name] for alias, name in manifest.shared.items() if name in stored}}
-    _refuse(folder, list(_state_differences(model, manifest, current, state)))
+    _refuse(folder, list(_state_differences(inner, manifest, current, state)))
     if device is not None:
-        model.to(device)
-    model.load_state_dict(state)
-    manifest.restore(model)
+        inner.to(device)
+    inner.load_state_dict(state)
+    manifest.restore(inner)
     return model
 
 
@@ -148,6 +158,17 @@ def _own_memory(value: Tensor) -> Tensor:
     """``value`` on the CPU, contiguous, and alone in its memory."""
     plain = value.detach().cpu().contiguous()
     return plain.clone() if plain.untyped_storage().nbytes() > plain.nbytes else plain
+
+
+def _warn_of_broken(parameters: Mapping[str, Tensor]) -> None:
+    """Name the parameters that hold NaN or infinity."""
+    # torch cannot ask that of numbers of a single byte
+    wide = {name: p if p.element_size() > 1 else p.float() for name, p in parameters.items()}
+    broken = [name for name, p in wide.items() if not bool(p.isfinite().all())]
+    if broken:
+        more = f" and {len(broken) - _DIFFERENCES_SHOWN} more" if len(broken) > _DIFFERENCES_SHOWN else ""
+        names = ", ".join(broken[:_DIFFERENCES_SHOWN]) + more
+        warnings.warn(f"saving parameters that hold NaN or infinity: {names}", stacklevel=3)
 
 
 def _flush(file: Path) -> None:

@@ -1,0 +1,27 @@
+"""Models inside ``torch.compile``, DataParallel or DistributedDataParallel."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+_COMPILED = "_orig_mod"  # where the module that torch.compile returns keeps the one it was given
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model itself, without what was wrapped around it and put a prefix before its names.
+
+    Only wrappers of the whole model are taken off, in any number and order; parts of it that are
+    wrapped stay so.
+
+    >>> model = nn.Linear(3, 2)
+    >>> unwrapped(nn.DataParallel(model)) is unwrapped(model) is model
+    True
+    """
+    while True:
+        if isinstance(model, DataParallel | DistributedDataParallel):
+            model = model.module
+        elif (compiled := model._modules.get(_COMPILED)) is not None:
+            model = compiled
+        else:
+            return model
