@@ -201,6 +201,42 @@ def test_parts_that_belong_to_no_layer_are_counted():
     assert account.other.final_parameters == 12 + 2
 
 
+RECURRENT = {
+    "LSTM": lambda: nn.LSTM(12, 20, num_layers=2, proj_size=8, bidirectional=True),
+    "GRU": lambda: nn.GRU(12, 20),
+    "RNN": lambda: nn.RNN(12, 20, nonlinearity="relu", bias=False),
+}
+
+
+@pytest.mark.parametrize("inference", INFERENCE)
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_a_recurrent_layer_is_counted_weight_by_weight(kind, inference):
+    dense = RECURRENT[kind]()
+    model = nn.ModuleDict({"memory": rf.Recurrent(dense, rf.TT(3, inference=inference))})
+    account = accounting(model)
+    assert_counts_what_exists(model)
+    weights = [name for name, p in dense.named_parameters() if p.dim() == 2]
+    assert [layer.name for layer in account.layers] == [f"memory.{name}" for name in weights]
+    assert {layer.type for layer in account.layers} == {kind}
+    for layer, name in zip(account.layers, weights, strict=True):
+        bias = dict(dense.named_parameters()).get(name.replace("weight", "bias"))
+        expected = dense.get_parameter(name).numel() + (0 if bias is None else bias.numel())
+        assert layer.counts.dense_parameters == expected
+    assert account.other.dense_parameters == 0
+    assert "other layers" not in report(model)
+    assert accounting(model["memory"]).layers[0].name == "weight_ih_l0"
+
+
+def test_map_layers_have_a_column_of_their_own_name():
+    bayes, by_map = (rf.Linear(12, 6, config=rf.CP(3, inference=mode)) for mode in ("bayes", "map"))
+    headers = [report(nn.Sequential(*layers)).splitlines()[0] for layers in ([bayes], [by_map], [bayes, by_map])]
+    assert ["−log prior" in header for header in headers] == [False, True, False]
+    assert ["KL (nats)" in header for header in headers] == [True, False, True]
+    assert "−log prior" not in report(bayes)
+    assert "note: −log prior is a density's, known up to a constant, and can be negative" in report(by_map)
+    assert "note: of MAP layers KL stands for −log prior;" in report(nn.Sequential(bayes, by_map))
+
+
 def test_a_model_on_the_meta_device_is_counted_without_its_values():
     model = mixed_model()
     expected = accounting(model).total
@@ -257,7 +293,8 @@ def test_warnings_of_rank_1_and_of_collapse(inference):
     layer.tensor.update_variance(0.9)
     assert accounting(layer).warnings == ()
     cut(layer.tensor, (3, 1))
-    assert [w for w in accounting(layer).warnings if "rank 2 fell to 1" in w]
+    (warning,) = accounting(layer).warnings
+    assert warning.startswith("the model: its 2nd rank fell from 4 to 1; lower kl_weight")
     with torch.no_grad():
         layer.tensor.factors.mean[1].mul_(1e-12)
         layer.tensor.factors.mean[2].mul_(1e-12)
@@ -266,6 +303,18 @@ def test_warnings_of_rank_1_and_of_collapse(inference):
     (warning,) = accounting(layer).warnings
     assert "collapsed: it carries nothing but its bias" in warning
     assert accounting(layer).layers[0].collapsed
+
+
+def test_every_rank_that_fell_to_1_is_named():
+    model = nn.Sequential(rf.Linear(12, 6, config=rf.CP(5)), rf.Linear(24, 6, config=rf.Tucker(3, in_dims=(2, 3, 4))))
+    for layer, ranks in zip(model, ([1], [1, 2, 1, 1]), strict=True):
+        layer.tensor.update_variance(0.9)
+        cut(layer.tensor, ranks)
+    first, second = accounting(model).warnings
+    assert first.startswith("0: its rank fell from 5 to 1;")
+    assert second.startswith(
+        "1: its 1st rank fell from 3 to 1, its 3rd rank fell from 3 to 1, its 4th rank fell from 3 to 1;"
+    )
 
 
 def test_a_rank_that_was_1_from_the_start_is_no_news():

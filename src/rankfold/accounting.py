@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,9 +23,9 @@ from rankfold.bayesian_tensor import BayesianTensor
 from rankfold.bayesian_vector import BayesianVector
 from rankfold.config import Inference
 from rankfold.formats import TensorFormat
-from rankfold.layers.base import TensorizedLayer
 from rankfold.priors import VARIANCE_FLOOR
 from rankfold.pruning.rules import InformationRule
+from rankfold.tensorized_weights import TensorizedWeight, tensorized_weights
 from rankfold.wrapping import unwrapped
 
 
@@ -51,17 +51,19 @@ class Counts:
 
 
 _NOTHING = Counts(0, 0, 0, 0, 0, 0, 0)
+_ORDINALS = {1: "st", 2: "nd", 3: "rd"}  # no tensor has 21 ranks
 
 
 @dataclass(frozen=True)
 class LayerAccount:
-    """One tensorized layer. Without a prior, the last three are ``None``.
+    """One tensorized layer, or one weight of a recurrent layer. Without a prior, the last three are ``None``.
 
     Attributes:
+        name, type: as in :class:`~rankfold.tensorized_weights.TensorizedWeight`.
         ranks_before, ranks: the ranks at the start and now.
         shared_with: the layer that owns the tensor when it is tied; it is counted there.
         collapsed: no rank of some rank group carries anything.
-        kl_nats: KL between posterior and prior, bias included; for MAP the negative log prior.
+        kl_nats: KL between posterior and prior, bias included; for MAP −log prior, up to a constant.
         variance_range: the smallest and the largest λ.
         num_updates: how many times λ was updated.
     """
@@ -124,7 +126,7 @@ def accounting(model: nn.Module) -> Accounting:
     """
     model = unwrapped(model)
     owner: dict[nn.Module, str] = {}
-    layers = tuple(_tensorized_layers(model, owner))
+    layers = tuple(_account(weight, owner) for weight in tensorized_weights(model))
     other = _other_counts(model, owner)
     total = sum((layer.counts for layer in layers), start=other)
     return Accounting(layers, other, total, _num_buffers(model), tuple(_warnings(layers)))
@@ -146,32 +148,22 @@ def training_parameters(format: TensorFormat, inference: Inference, bias_size: i
 # Walking the model --------------------------------------------------------------------------------
 
 
-def _tensorized_layers(model: nn.Module, owner: dict[nn.Module, str]) -> Iterator[LayerAccount]:
-    """One account per tensorized layer, or per tensor that belongs to none; ``owner`` says who counts what."""
-    for name, module in model.named_modules():
-        if isinstance(module, TensorizedLayer):
-            yield _account(name, module, module.tensor, module.bias_vector, owner)
-        elif isinstance(module, BayesianTensor) and module not in owner:
-            yield _account(name, module, module, None, owner)
-
-
-def _account(
-    name: str, module: nn.Module, tensor: BayesianTensor, bias: BayesianVector | None, owner: dict[nn.Module, str]
-) -> LayerAccount:
-    shared_with = owner.get(tensor)
-    fresh = [part for part in (tensor, bias) if part is not None and part not in owner]
-    owner.update(dict.fromkeys(fresh, name))
+def _account(weight: TensorizedWeight, owner: dict[nn.Module, str]) -> LayerAccount:
+    """The account of one weight; ``owner`` says who counts what, and is added to."""
+    tensor, shared_with = weight.tensor, owner.get(weight.tensor)
+    fresh = [part for part in weight.parts if part not in owner]
+    owner.update(dict.fromkeys(fresh, weight.name))
     has_values = tensor.has_prior and not tensor.variance.is_meta
     return LayerAccount(
-        name=name,
-        type=type(module).__name__,
+        name=weight.name,
+        type=weight.type,
         format=tensor.format.name,
         inference=tensor.inference,
         in_dims=tensor.format.inputs.dims,
         out_dims=tensor.format.outputs.dims,
         ranks_before=tensor.max_ranks,
         ranks=tensor.format.ranks,
-        counts=sum((_counts(part) for part in fresh), start=_NOTHING),
+        counts=counts_of(fresh),
         shared_with=shared_with,
         collapsed=has_values and _is_collapsed(tensor),
         kl_nats=_kl_nats(fresh) if has_values else None,
@@ -180,8 +172,10 @@ def _account(
     )
 
 
-def _counts(part: BayesianTensor | BayesianVector) -> Counts:
-    return _tensor_counts(part) if isinstance(part, BayesianTensor) else _vector_counts(part)
+def counts_of(parts: Iterable[BayesianTensor | BayesianVector]) -> Counts:
+    """What these tensors and biases hold together."""
+    counts = (_tensor_counts(part) if isinstance(part, BayesianTensor) else _vector_counts(part) for part in parts)
+    return sum(counts, start=_NOTHING)
 
 
 def _tensor_counts(tensor: BayesianTensor) -> Counts:
@@ -211,7 +205,7 @@ def _other_counts(model: nn.Module, owner: dict[nn.Module, str]) -> Counts:
     plain = [p for p in model.parameters() if p not in ours]
     size, size_bytes = sum(p.numel() for p in plain), _bytes(plain)
     counts = Counts(size, size, size, size, size_bytes, size_bytes, size_bytes)
-    return sum((_counts(part) for part in bayesian if part not in owner), start=counts)
+    return counts + counts_of(part for part in bayesian if part not in owner)
 
 
 def _num_buffers(model: nn.Module) -> int:
@@ -250,21 +244,27 @@ def _is_collapsed(tensor: BayesianTensor) -> bool:
 
 def _warnings(layers: Sequence[LayerAccount]) -> Iterator[str]:
     learned = [layer for layer in layers if layer.num_updates is not None and layer.shared_with is None]
-    idle = [layer.name for layer in learned if layer.num_updates == 0]
+    idle = [layer.name or "the model" for layer in learned if layer.num_updates == 0]
     if idle:
         which = "λ" if len(idle) == len(learned) else f"λ of {', '.join(idle)}"
         yield f"{which} was never updated: call ranks.step() after optimizer.step()"
     for layer in learned:
-        lost = [n for n, (a, b) in enumerate(zip(layer.ranks_before, layer.ranks, strict=True), 1) if b == 1 < a]
+        name = layer.name or "the model"
         if layer.collapsed:
-            yield (
-                f"{layer.name} collapsed: it carries nothing but its bias. Lower kl_weight, warm up longer, "
-                f"or drop the layer"
-            )
-        elif lost:
-            yield f"{layer.name}: rank {', '.join(map(str, lost))} fell to 1; lower kl_weight if accuracy suffers"
+            remedy = "Lower kl_weight, warm up longer, or drop the layer"
+            yield f"{name} collapsed: it carries nothing but its bias. {remedy}"
+        elif falls := ", ".join(_falls_to_1(layer)):
+            yield f"{name}: {falls}; lower kl_weight if accuracy suffers"
         if layer.kl_nats is not None and not math.isfinite(layer.kl_nats):
-            yield f"{layer.name}: its KL is {layer.kl_nats}; the factors hold NaN or infinity"
+            yield f"{name}: its KL is {layer.kl_nats}; the factors hold NaN or infinity"
+
+
+def _falls_to_1(layer: LayerAccount) -> Iterator[str]:
+    """Which ranks are down to 1, as in ``its 2nd rank fell from 10 to 1``."""
+    for n, (before, now) in enumerate(zip(layer.ranks_before, layer.ranks, strict=True), start=1):
+        if now == 1 < before:
+            which = "rank" if len(layer.ranks) == 1 else f"{n}{_ORDINALS.get(n, 'th')} rank"
+            yield f"its {which} fell from {before} to 1"
 
 
 def _plain(value: Any) -> Any:

@@ -9,7 +9,8 @@ from torch import nn
 
 from rankfold.accounting import Accounting, Counts, LayerAccount, accounting
 
-_HEADER = ("layer", "type", "format", "ranks", "dense", "training", "final", "ratio", "size", "KL (nats)", "λ")
+_HEADER = ("layer", "type", "format", "ranks", "dense", "training", "final", "ratio", "size")
+_MAP_TITLE = "−log prior"
 _LEFT_ALIGNED = 4  # the first columns are words, the others numbers
 
 
@@ -31,7 +32,7 @@ def report(model: nn.Module) -> Report:
     warning: λ was never updated: call ranks.step() after optimizer.step()
     """
     account = accounting(model)
-    rows = [_HEADER, *(_layer_row(layer) for layer in account.layers)]
+    rows = [(*_HEADER, _kl_title(account), "λ"), *(_layer_row(layer) for layer in account.layers)]
     if account.other.dense_parameters:
         rows.append(("other layers", "", "dense", "", *_numbers(account.other), "", ""))
     rows.append(("total", "", "", "", *_numbers(account.total), *_total_kl(account), ""))
@@ -98,13 +99,22 @@ def _numbers(counts: Counts) -> tuple[str, ...]:
     )
 
 
+def _has_map(account: Accounting) -> bool:
+    return any(layer.inference == "map" for layer in account.layers)
+
+
+def _kl_title(account: Accounting) -> str:
+    only_map = _has_map(account) and all(layer.inference != "bayes" for layer in account.layers)
+    return _MAP_TITLE if only_map else "KL (nats)"
+
+
 def _total_kl(account: Accounting) -> tuple[str]:
     nats = [layer.kl_nats for layer in account.layers if layer.kl_nats is not None]
     return (f"{sum(nats):,.1f}",) if nats else ("",)
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[n]) for row in rows) for n in range(len(_HEADER))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
             cell.ljust(width) if n < _LEFT_ALIGNED else cell.rjust(width)
@@ -116,6 +126,9 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _remarks(account: Accounting) -> list[str]:
     remarks = [f"warning: {warning}" for warning in account.warnings]
+    if _has_map(account):
+        which = "" if _kl_title(account) == _MAP_TITLE else f"of MAP layers KL stands for {_MAP_TITLE}; "
+        remarks.insert(0, f"note: {which}{_MAP_TITLE} is a density's, known up to a constant, and can be negative")
     if account.num_buffers:
         remarks.insert(0, f"buffers, not counted above: {account.num_buffers:,} numbers")
     return remarks
