@@ -1,6 +1,7 @@
 """Every method from its file to its JSON, on tiny images."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from rankfold.experiments import training
 from rankfold.experiments.methods import Workshop, train
 from rankfold.experiments.mnist import classifier, load_data, tensor_configs
 from rankfold.experiments.planning import Request, schedule
+from rankfold.experiments.provenance import COMMIT_VARIABLE, git_commit
 from rankfold.experiments.results import read_result
 from rankfold.experiments.run import perform
 from rankfold.experiments.runner import execute
@@ -109,6 +111,23 @@ def test_an_interrupted_run_has_the_metrics_of_an_uninterrupted_one(places, monk
         assert json.dumps(resumed[key]) == json.dumps(whole[key])
 
 
+def test_a_run_that_is_stopped_while_it_is_evaluated_does_not_train_again(places, monkeypatch):
+    run = schedule(Request("tiny", ["ttm-fr"], seeds=1), places).waiting[0]
+
+    def stop(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rankfold.experiments.run.evaluate", stop)
+        with pytest.raises(KeyboardInterrupt):
+            perform(run, places, CPU)
+    seen = []
+    result = perform(run, places, CPU, seen.append)
+    assert seen == []
+    assert len(result["history"]) == 2
+    assert sorted(path.name for path in run.folder(places).iterdir()) == ["model"]
+
+
 def test_the_validation_split_never_looks_at_the_test_images(places, data_folder):
     whole = load_data("test", CPU, data_folder, verify=False)
     part = load_data("validation", CPU, data_folder, verify=False)
@@ -140,3 +159,19 @@ def test_without_fashion_mnist_there_is_no_auroc(data_folder, tmp_path):
     (tmp_path / "alone" / "mnist").symlink_to(data_folder / "mnist")
     data = load_data("test", CPU, tmp_path / "alone", verify=False)
     assert data.unfamiliar is None
+
+
+def test_the_commit_comes_from_git_or_from_the_environment(tmp_path, monkeypatch):
+    monkeypatch.delenv(COMMIT_VARIABLE, raising=False)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert git_commit(tmp_path) is None
+    monkeypatch.setenv(COMMIT_VARIABLE, "0123abcd")
+    assert git_commit(tmp_path) == {"hash": "0123abcd", "dirty": None}
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (tmp_path / "file").write_text("one")
+    identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
+    for command in (["add", "file"], [*identity, "commit", "-q", "-m", "first"]):
+        subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
+    clean = git_commit(tmp_path)
+    (tmp_path / "file").write_text("two")
+    assert (len(clean["hash"]), clean["dirty"], git_commit(tmp_path)["dirty"]) == (40, False, True)

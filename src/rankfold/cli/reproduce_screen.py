@@ -106,7 +106,7 @@ def _cells(run: Run, epoch: Epoch | None) -> tuple[RenderableType, ...]:
     total = run.spec.fine_tune_epochs if epoch.stage == "fine-tune" else run.spec.epochs
     return (
         run.name,
-        epoch.stage,
+        "evaluation" if _position(run, epoch) == total_epochs(run) else epoch.stage,
         f"{epoch.epoch}/{total}",
         ProgressBar(total=total, completed=epoch.epoch, width=16),
         f"{epoch.nll:.4f}",

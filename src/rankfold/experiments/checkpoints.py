@@ -45,16 +45,11 @@ def read_checkpoint(folder: Path, model: nn.Module, settings: dict[str, Any]) ->
     device = next(model.parameters()).device
     state: dict[str, Any] = torch.load(found[-1] / _STATE_FILE, map_location=device, weights_only=True)
     if state["settings"] != settings:
-        remove_checkpoints(folder)
+        for path in found:
+            _remove(path)
         return None
     load(model, found[-1])
     return state
-
-
-def remove_checkpoints(folder: Path) -> None:
-    """Remove all of them, as when training has ended."""
-    for path in _checkpoints(folder):
-        _remove(path)
 
 
 def _checkpoints(folder: Path) -> list[Path]:

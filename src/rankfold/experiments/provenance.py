@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import resource
 import subprocess
@@ -12,6 +13,8 @@ from typing import Any
 import torch
 
 import rankfold
+
+COMMIT_VARIABLE = "RANKFOLD_COMMIT"
 
 
 def provenance(device: torch.device) -> dict[str, Any]:
@@ -28,7 +31,10 @@ def provenance(device: torch.device) -> dict[str, Any]:
 
 
 def git_commit(folder: Path) -> dict[str, Any] | None:
-    """The commit of the checkout that ``folder`` is in and whether tracked files differ from it; or ``None``."""
+    """The commit of the checkout that ``folder`` is in, and whether tracked files differ from it.
+
+    A copy of the files without their history has the commit that ``RANKFOLD_COMMIT`` names, or ``None``.
+    """
     commands = (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
     try:
         head, changes = (
@@ -38,7 +44,8 @@ def git_commit(folder: Path) -> dict[str, Any] | None:
             for command in commands
         )
     except (OSError, subprocess.CalledProcessError):
-        return None
+        named = os.environ.get(COMMIT_VARIABLE)
+        return {"hash": named, "dirty": None} if named else None
     return {"hash": head, "dirty": bool(changes)}
 
 

@@ -21,7 +21,7 @@ from torch.optim import Adam, Optimizer
 from rankfold.accounting import accounting
 from rankfold.bayesian_tensor import tensors_of
 from rankfold.capture import CapturedStep
-from rankfold.experiments.checkpoints import read_checkpoint, remove_checkpoints, write_checkpoint
+from rankfold.experiments.checkpoints import read_checkpoint, write_checkpoint
 from rankfold.experiments.mnist import Examples
 from rankfold.experiments.spec import Spec
 from rankfold.parameters import param_groups
@@ -94,7 +94,7 @@ class Training:
         model: on the device of the examples.
         epochs: how many there will be in all.
         stage: what to call them.
-        folder: for checkpoints; they are removed at the end.
+        folder: for checkpoints. That of the last epoch stays, until the caller has what it needs.
 
     Attributes:
         history: every finished epoch.
@@ -132,11 +132,11 @@ class Training:
         last_checkpoint = time.perf_counter()
         while len(self.history) < self.epochs:
             self.history.append(self._run_epoch(step))
-            if time.perf_counter() - last_checkpoint >= CHECKPOINT_SECONDS:
+            is_last = len(self.history) == self.epochs
+            if is_last or time.perf_counter() - last_checkpoint >= CHECKPOINT_SECONDS:
                 write_checkpoint(self.folder, self.model, self._state(), len(self.history))
                 last_checkpoint = time.perf_counter()
             progress(self.history[-1])
-        remove_checkpoints(self.folder)
         return self.history
 
     # One epoch ------------------------------------------------------------------------------------
