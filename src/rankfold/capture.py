@@ -6,43 +6,26 @@ all at once. Ranks change shapes, so the graph is captured again after every pru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, final
+from collections.abc import Callable
+from typing import final
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+
+from rankfold.rank_determination import RankDetermination
 
 # Steps run as they are before a capture, so that lazy initialisation is over by then.
 _WARMUP_STEPS = 3
-
-
-class SecondHalf(Protocol):
-    """What a captured step must know of what follows ``optimizer.step()``.
-
-    :class:`~rankfold.RankDetermination` is one. Training without rank determination needs only a
-    ``version`` that never changes and an ``advance`` that does nothing.
-    """
-
-    @property
-    def beta(self) -> Tensor: ...
-
-    @property
-    def optimizers(self) -> Sequence[Optimizer]: ...
-
-    @property
-    def version(self) -> int: ...
-
-    def advance(self) -> object: ...
 
 
 @final
 class CapturedStep:
     """Calls ``step(*inputs)``, on CUDA as a captured graph.
 
-    ``step`` is an ordinary training step that ends with ``ranks.step()``. It must not wait for the
-    device (no ``.item()``, no printing), its inputs must keep their shapes, and the optimizer must be
-    capturable, with its learning rate on the device: ``Adam(groups, lr=torch.tensor(2e-3), capturable=True)``.
+    ``step`` is an ordinary training step: it ends with ``optimizer.zero_grad()`` and ``ranks.step()``. It
+    must not wait for the device (no ``.item()``, no printing), its inputs must keep their shapes, and the
+    optimizer must be capturable, with its learning rate on the device:
+    ``Adam(groups, lr=torch.tensor(2e-3), capturable=True)``.
     On the CPU, and for inputs of another shape (a last, smaller batch), it simply runs.
 
     >>> import rankfold as rf
@@ -58,19 +41,19 @@ class CapturedStep:
 
     Args:
         step: takes tensors on the model's device, returns a tensor such as the loss.
-        ranks: the rank determination the step calls.
+        ranks: the rank determination the step calls; ``None`` if there are no ranks to find.
     """
 
-    def __init__(self, step: Callable[..., Tensor], ranks: SecondHalf) -> None:
+    def __init__(self, step: Callable[..., Tensor], ranks: RankDetermination | None = None) -> None:
         self._step = step
         self._ranks = ranks
         self._forget()
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         """Run one training step; the returned tensor is overwritten by the next call."""
-        if self._version != self._ranks.version:
+        if self._version != self._current_version():
             self._forget()
-        if not self._ranks.beta.is_cuda or not self._fits(inputs):
+        if not inputs[0].is_cuda or not self._fits(inputs):
             return self._step(*inputs)
         if self._graph is None and self._runs < _WARMUP_STEPS:
             return self._run_beside(inputs)
@@ -83,7 +66,10 @@ class CapturedStep:
         self._inputs: tuple[Tensor, ...] = ()
         self._output = torch.empty(0)
         self._runs = 0
-        self._version = self._ranks.version
+        self._version = self._current_version()
+
+    def _current_version(self) -> int:
+        return 0 if self._ranks is None else self._ranks.version
 
     def _fits(self, inputs: tuple[Tensor, ...]) -> bool:
         return self._graph is None or [x.shape for x in inputs] == [x.shape for x in self._inputs]
@@ -101,8 +87,6 @@ class CapturedStep:
     def _capture(self, inputs: tuple[Tensor, ...]) -> None:
         self._inputs = tuple(x.clone() for x in inputs)
         graph = torch.cuda.CUDAGraph()
-        for optimizer in self._ranks.optimizers:
-            optimizer.zero_grad(set_to_none=True)
         with torch.cuda.graph(graph):
             self._output = self._step(*self._inputs)
         self._graph = graph
@@ -112,5 +96,6 @@ class CapturedStep:
         for static, new in zip(self._inputs, inputs, strict=True):
             static.copy_(new)
         self._graph.replay()
-        self._ranks.advance()
+        if self._ranks is not None:
+            self._ranks.advance()
         return self._output

@@ -16,7 +16,7 @@ from typing import Any, final
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim import Adam, Optimizer
+from torch.optim import Adam
 
 from rankfold.accounting import accounting
 from rankfold.bayesian_tensor import tensors_of
@@ -61,23 +61,17 @@ class Epoch:
 class NoRanks:
     """Stands where :class:`~rankfold.RankDetermination` does when there are no ranks to find."""
 
-    version = 0
-
-    def __init__(self, optimizer: Optimizer, device: torch.device) -> None:
-        self.optimizers = [optimizer]
-        self.beta = torch.zeros((), device=device)
+    def __init__(self, device: torch.device) -> None:
+        self._nothing = torch.zeros((), device=device)
 
     def kl(self) -> Tensor:
-        return self.beta
+        return self._nothing
 
     def terms(self) -> dict[str, float]:
         return {"kl_nats": 0.0, "beta": 0.0}
 
     def step(self) -> None:
         """Nothing follows the optimizer's step."""
-
-    def advance(self) -> None:
-        """Nothing is counted."""
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -128,7 +122,7 @@ class Training:
 
     def run(self, progress: Callable[[Epoch], None] = lambda epoch: None) -> list[Epoch]:
         """Train to the end; ``progress`` is called after every epoch."""
-        step = CapturedStep(self._step, self.ranks)
+        step = CapturedStep(self._step, self.ranks if isinstance(self.ranks, RankDetermination) else None)
         last_checkpoint = time.perf_counter()
         while len(self.history) < self.epochs:
             self.history.append(self._run_epoch(step))
@@ -197,7 +191,7 @@ class Training:
 
     def _rank_determination(self) -> RankDetermination | NoRanks:
         if not any(tensor.has_prior for tensor in tensors_of(self.model).values()):
-            return NoRanks(self.optimizer, self._sums.device)
+            return NoRanks(self._sums.device)
         return RankDetermination(
             self.model,
             self.optimizer,
