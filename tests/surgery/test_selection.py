@@ -18,6 +18,10 @@ class Renamed(nn.Linear):
     """A subclass that keeps forward."""
 
 
+class Elsewhere(nn.Module):
+    """A type that is neither torch's nor in the model, as in a filter made for several models."""
+
+
 def net() -> nn.Module:
     return nn.ModuleDict(
         {
@@ -56,6 +60,8 @@ LINEAR = {"encoder.0", "encoder.2", "decoder.0"}
         (lambda module, name: name.endswith("0"), {"encoder.0", "decoder.0"}),
         (lambda module, name: isinstance(module, nn.Embedding), {"words"}),
         (lambda module, name: True, LINEAR | {"words", "bags", "memory"}),
+        ((nn.RNNBase, nn.Conv2d), {"memory"}),
+        ((nn.Embedding, Elsewhere), {"words"}),
     ],
 )
 def test_filters(filter_fn, names):
@@ -156,6 +162,17 @@ def test_many_layers_are_not_all_listed():
             "chooses 'encoder.0', but config is None and no override names it",
         ),
         ({"filter_fn": 3}, TypeError, "filter_fn must be a predicate .* got 3"),
+        (
+            {"filter_fn": nn.ReLU},
+            ValueError,
+            "filter_fn names ReLU, a type that is not supported; supported are Linear,",
+        ),
+        ({"filter_fn": [nn.Linear, nn.Conv3d]}, ValueError, "names Conv3d, a type that is not supported"),
+        (
+            {"filter_fn": "0", "model": nn.Sequential(rf.Linear(8, 8, config=CP(2)), nn.Linear(8, 8))},
+            ValueError,
+            "'0' matches no layer that can be tensorized: it is tensorized already",
+        ),
         ({"filter_fn": [nn.Linear, 3]}, TypeError, "holds name patterns or module types, got 3"),
         ({"filter_fn": [nn.Linear, int]}, TypeError, "holds name patterns or module types, got <class 'int'>"),
         ({"model": nn.Linear(3, 3)}, ValueError, r"cannot be replaced in place; use rankfold\.Linear\.from_dense"),

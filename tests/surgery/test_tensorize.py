@@ -311,9 +311,21 @@ def refused_layer() -> nn.Module:
         (mlp, CP(2, in_dims=(6, 8)), {}, r"1: dims \(6, 8\) hold 48 entries, but 64 are needed"),
         (mlp, TT((2, 2, 2)), {}, "1: TT with input modes .* has . ranks, got 3"),
         (mlp, CP(500), {}, r"no layer would be tensorized; .*\n  1 stays dense: would grow from 3,072"),
-        (lambda: nn.Sequential(nn.ReLU()), CP(2), {}, "the model has no layer that can be tensorized, such as"),
+        (
+            lambda: nn.Sequential(nn.ReLU()),
+            CP(2),
+            {},
+            "has no layer that can be tensorized; supported are Linear, Embed",
+        ),
         (lambda: nn.Linear(4, 4), CP(2), {}, "cannot be replaced in place"),
         (mlp, CP(2), {"filter_fn": lambda module, name: False}, "no layer would be tensorized"),
+        (lambda: tensorize_(mlp(), CP(2), nn.Linear), CP(2), {}, r"the model is already tensorized, at 1, 3\.$"),
+        (
+            lambda: tensorize_(mlp(), CP(2), "1"),
+            CP(2),
+            {"overrides": {"3": None}},
+            r"already tensorized, at 1\.\nNo other layer would be tensorized:\n  3 stays dense: overrides keep it",
+        ),
     ],
 )
 def test_refusals_change_nothing(build, config, arguments, message):

@@ -28,6 +28,8 @@ _TWINS: tuple[tuple[type[nn.Module], type[DenseTwin]], ...] = (
     (nn.RNN, Recurrent),
 )
 
+SUPPORTED = ", ".join(dense.__name__ for dense, _ in _TWINS)
+
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -87,6 +89,17 @@ def dense_layers(model: nn.Module) -> list[DenseLayer]:
         if kind is not None:
             layers.append(DenseLayer(tuple(found), module, *kind))
     return layers
+
+
+def tensorized_names(model: nn.Module) -> list[str]:
+    """The layers of ``model`` that are tensorized already."""
+    return [name for name, module in model.named_modules() if isinstance(module, DenseTwin)]
+
+
+def is_unsupported(kind: type[nn.Module]) -> bool:
+    """Whether no layer of this type of torch's can have a twin; types from elsewhere may be anything."""
+    related = any(issubclass(kind, dense) or issubclass(dense, kind) for dense, _ in _TWINS)
+    return kind.__module__.startswith("torch.") and not related
 
 
 def _walk(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:

@@ -12,7 +12,14 @@ from torch import nn
 from rankfold.config import TensorConfig
 from rankfold.layers import DenseTwin
 from rankfold.layers.linear import is_transformers_conv1d
-from rankfold.surgery.dense_layers import DenseLayer, dense_layers, is_recurrent, own_forward
+from rankfold.surgery.dense_layers import (
+    SUPPORTED,
+    DenseLayer,
+    dense_layers,
+    is_recurrent,
+    is_unsupported,
+    own_forward,
+)
 
 LayerFilter = Callable[[nn.Module, str], bool] | type[nn.Module] | str | Sequence[str | type[nn.Module]]
 Overrides = Mapping[str, TensorConfig | None]
@@ -112,19 +119,26 @@ def _check_arguments(model: nn.Module, config: object, overrides: Overrides | No
 
 
 def _patterns(filter_fn: LayerFilter | None) -> list[str]:
-    """The name patterns in a filter, and a check of its type."""
-    if filter_fn is None or isinstance(filter_fn, str):
-        return [filter_fn] if filter_fn else []
-    items = filter_fn if isinstance(filter_fn, Sequence) else ()
-    for item in items:
-        if not isinstance(item, str) and not (isinstance(item, type) and issubclass(item, nn.Module)):
-            raise TypeError(f"a sequence in filter_fn holds name patterns or module types, got {item!r}")
-    if not items and not callable(filter_fn):
+    """The name patterns in a filter, and a check of its types."""
+    if filter_fn is None:
+        return []
+    if not isinstance(filter_fn, str | Sequence) and not callable(filter_fn):
         raise TypeError(
             f"filter_fn must be a predicate (module, name) -> bool, a module type, a name pattern or a "
             f"sequence of them, got {filter_fn!r}"
         )
-    return [item for item in items if isinstance(item, str)]
+    items = filter_fn if isinstance(filter_fn, Sequence) and not isinstance(filter_fn, str) else [filter_fn]
+    for item in items:
+        if isinstance(item, type) and issubclass(item, nn.Module):
+            _check_type(item)
+        elif not isinstance(item, str) and item is not filter_fn:
+            raise TypeError(f"a sequence in filter_fn holds name patterns or module types, got {item!r}")
+    return [item for item in items if isinstance(item, str) and item]
+
+
+def _check_type(kind: type[nn.Module]) -> None:
+    if is_unsupported(kind):
+        raise ValueError(f"filter_fn names {kind.__name__}, a type that is not supported; supported are {SUPPORTED}")
 
 
 def _check_matches(pattern: str, model: nn.Module, layers: Sequence[DenseLayer]) -> None:
@@ -134,7 +148,9 @@ def _check_matches(pattern: str, model: nn.Module, layers: Sequence[DenseLayer])
         return
     modules = dict(model.named_modules(remove_duplicate=False))
     names = [name for layer in layers for name in layer.names]
-    if pattern in modules:
+    if isinstance(modules.get(pattern), DenseTwin):
+        hint = "it is tensorized already"
+    elif pattern in modules:
         hint = f"it names a {type(modules[pattern]).__name__}; for the layers in it use {pattern + '.*'!r}"
     elif close := difflib.get_close_matches(pattern, names, n=3):
         hint = "did you mean " + " or ".join(map(repr, close)) + "?"

@@ -14,6 +14,7 @@ from rankfold.bayesian_vector import BayesianVector
 from rankfold.config import TensorConfig
 from rankfold.layers import DenseTwin, Embedding, EmbeddingBag, Linear, Recurrent, TensorizedLayer
 from rankfold.surgery.decisions import Decision, decide
+from rankfold.surgery.dense_layers import SUPPORTED, tensorized_names
 from rankfold.surgery.materialize import stand_ins, take_over_
 from rankfold.surgery.selection import LayerFilter, Overrides
 from rankfold.surgery.tying import holders
@@ -60,7 +61,11 @@ def tensorize_(
     """
     decisions = decide(model, config, filter_fn, overrides)
     chosen = [decision for decision in decisions if decision.config is not None]
-    _check(decisions, chosen, trained)
+    _check_refusals(decisions)
+    if not chosen:
+        raise ValueError(_nothing_to_do(model, decisions))
+    if trained:
+        _check_values(chosen)
     target = None if device is None else torch.device(device)
     replaced = {decision.layer.module for decision in chosen}
     rest = stand_ins(model, replaced, target or torch.device("cpu"))
@@ -100,7 +105,7 @@ def to_dense(model: nn.Module) -> nn.Module:
 # Building twins ---------------------------------------------------------------------------------------
 
 
-def _check(decisions: Sequence[Decision], chosen: Sequence[Decision], trained: bool) -> None:
+def _check_refusals(decisions: Sequence[Decision]) -> None:
     """Refuse, before anything is changed, what cannot be done."""
     refused = [decision for decision in decisions if decision.refusal]
     if refused:
@@ -109,15 +114,18 @@ def _check(decisions: Sequence[Decision], chosen: Sequence[Decision], trained: b
             f"{len(refused)} of the chosen layers cannot be tensorized; the model is unchanged.\n  {reasons}\n"
             f"To keep a layer dense, pass overrides={{{refused[0].layer.name!r}: None}}."
         )
-    if not chosen:
-        reasons = "".join(f"\n  {decision.layer.name} {decision.note}" for decision in decisions)
-        raise ValueError(
-            "no layer would be tensorized; choose some with filter_fn or overrides, or lower max_rank." + reasons
-            if decisions
-            else "the model has no layer that can be tensorized, such as torch.nn.Linear, Embedding or Conv2d"
-        )
-    if trained:
-        _check_values(chosen)
+
+
+def _nothing_to_do(model: nn.Module, decisions: Sequence[Decision]) -> str:
+    """Why no layer would be tensorized."""
+    already = tensorized_names(model)
+    reasons = "".join(f"\n  {decision.layer.name} {decision.note}" for decision in decisions)
+    if already:
+        others = f"\nNo other layer would be tensorized:{reasons}" if reasons else ""
+        return f"the model is already tensorized, at {', '.join(already)}.{others}"
+    if reasons:
+        return f"no layer would be tensorized; choose some with filter_fn or overrides, or lower max_rank.{reasons}"
+    return f"the model has no layer that can be tensorized; supported are {SUPPORTED}"
 
 
 def _check_values(chosen: Sequence[Decision]) -> None:
