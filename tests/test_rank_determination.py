@@ -231,6 +231,14 @@ def test_training_in_eval_mode_is_refused() -> None:
         train_step(model, ranks)
 
 
+def test_a_frozen_layer_may_stay_in_eval_mode() -> None:
+    model = make_model()
+    model[0].requires_grad_(False).eval()
+    optimizer = torch.optim.Adam(rf.param_groups(model[2]))
+    ranks = rf.RankDetermination(model, optimizer, num_data=100, total_steps=20)
+    train_step(model, ranks)
+
+
 def test_training_past_total_steps_is_pointed_out_once() -> None:
     model, ranks = make(total_steps=5)
     for _ in range(5):

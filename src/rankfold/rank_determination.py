@@ -270,7 +270,8 @@ class RankDetermination:
         self._kl_calls = 0
 
     def _check_mode(self) -> None:
-        if not all(part.training for part in self._parts):
+        asleep = [part for part in self._parts if not part.training]
+        if any(p.requires_grad for part in asleep for p in part.parameters()):
             raise RuntimeError(
                 "ranks.step() while tensorized layers are in eval mode, where they are not sampled and their posterior "
                 "learns nothing from the data; call model.train() before training goes on"
