@@ -8,6 +8,7 @@ from models import CASES, gpt2, mlp
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rankfold.accounting_text import report
 from rankfold.bayesian_tensor import BayesianTensor
 from rankfold.config import CP, TT, TTM, Tucker
 from rankfold.surgery.planning import plan
@@ -105,6 +106,68 @@ def test_a_layer_that_would_grow_stays_dense_unless_chosen():
     assert by_default[1].note == "stays dense: would grow from 16 to 32 weights"
     assert chosen[1].note.startswith("grows from 16 to 32 weights")
     assert by_default[1].factor_parameters == by_default[1].dense_parameters == 20
+
+
+def test_a_layer_that_only_grows_in_training_is_pointed_out():
+    model = nn.Sequential(nn.Linear(64, 10))
+    assert learned(model) == 650
+    for inference, note in (("bayes", "grows in training: 762 against 650 dense"), ("map", ""), ("fixed", "")):
+        config = CP(14, in_dims=(8, 8), out_dims=(10,), inference=inference)
+        row = plan(model, config).rows[0]
+        assert (row.action, row.note) == ("tensorize", note)
+    assert row.factor_parameters < 650
+    assert learned(tensorize_(model, CP(14, in_dims=(8, 8), out_dims=(10,)))) == 762
+
+
+def test_layers_tensorized_already_are_counted_as_what_they_are():
+    model = mnist()
+    expected = plan(model, TTM(5), nn.Linear).totals
+    tensorize_(model, TTM(5), "0")
+    partly = plan(model, TTM(5), nn.Linear)
+    assert [(row.name, row.action) for row in partly.rows] == [("2", "tensorize"), ("0", "tensorized")]
+    assert partly.totals == expected
+    tensorize_(model, TTM(5), nn.Linear)
+    done = plan(model, TTM(5))
+    assert done.totals == expected
+    assert done.other_parameters == 0
+    assert "note: already tensorized, and left as they are: 0, 2" in str(done)
+
+
+def test_tied_and_recurrent_layers_tensorized_already():
+    for model, filter_fn in ((gpt2(), None), (nn.ModuleDict({"memory": nn.LSTM(40, 50)}), nn.LSTM)):
+        expected = plan(model, TTM(4), filter_fn).totals
+        tensorize_(model, TTM(4), filter_fn)
+        with NoOperations():
+            assert plan(model, TTM(4)).totals == expected
+
+
+def test_layers_that_cannot_be_tensorized_are_named():
+    model = nn.ModuleDict(
+        {
+            "attention": nn.ModuleList(nn.MultiheadAttention(32, 4) for _ in range(6)),
+            "up": nn.ConvTranspose2d(4, 5, 3),
+            "video": nn.Conv3d(2, 3, 3),
+            "cell": nn.LSTMCell(6, 7),
+            "head": nn.Linear(64, 64),
+        }
+    )
+    result = plan(model, CP(2))
+    assert result.notes == (
+        "attention.0, attention.1, attention.2, attention.3 and 2 more: MultiheadAttention input projections (in_proj) "
+        f"are not supported and stay dense, {6 * 33 * 96:,} parameters",
+        f"up: ConvTranspose2d layers are not supported and stay dense, {4 * 5 * 9 + 5} parameters",
+        f"video: Conv3d layers are not supported and stay dense, {2 * 3 * 27 + 3} parameters",
+        f"cell: LSTMCell layers are not supported and stay dense, {28 * (6 + 7 + 2)} parameters",
+    )
+    assert "note: video: Conv3d layers are not supported" in str(result)
+
+
+def test_ranks_are_written_as_the_report_writes_them():
+    model = mnist()
+    planned = str(plan(model, TTM(8), "0")).splitlines()[2]
+    reported = str(report(tensorize_(model, TTM(8), "0"))).splitlines()[2]
+    assert "TTM 4·4·7·7 x 8·4·4·4  8 8 8 " in planned
+    assert "TTM 4·4·7·7 x 8·4·4·4  8 8 8 " in reported
 
 
 def test_ranks_that_modes_cannot_use_are_pointed_out():

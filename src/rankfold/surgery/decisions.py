@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from rankfold.accounting import training_parameters
 from rankfold.config import TensorConfig
 from rankfold.formats import TensorFormat
 from rankfold.surgery.dense_layers import DenseLayer, Matrix, obstacle
@@ -62,7 +63,7 @@ def _decide(choice: Choice, tie: Tie | None, choices: Mapping[DenseLayer, Choice
     refusal = obstacle(layer) or untied or misfit
     if refusal:
         return Decision(layer, note=f"refused: {refusal}", refusal=refusal)
-    return Decision(layer, config, tie, formats, note="; ".join(_notes(layer, tie, formats)))
+    return Decision(layer, config, tie, formats, note="; ".join(_notes(layer, tie, formats, config)))
 
 
 def _build(matrices: Iterable[Matrix], config: TensorConfig) -> tuple[tuple[TensorFormat, ...], str]:
@@ -79,7 +80,9 @@ def _sizes(matrices: Iterable[Matrix], formats: Iterable[TensorFormat]) -> tuple
     return before, sum(format.num_entries for format in formats)
 
 
-def _notes(layer: DenseLayer, tie: Tie | None, formats: tuple[TensorFormat, ...]) -> Iterator[str]:
+def _notes(
+    layer: DenseLayer, tie: Tie | None, formats: tuple[TensorFormat, ...], config: TensorConfig
+) -> Iterator[str]:
     if len(layer.names) > 1:
         yield f"also used as {', '.join(layer.names[1:])}"
     if tie is not None and tie.leader is not layer:
@@ -90,8 +93,20 @@ def _notes(layer: DenseLayer, tie: Tie | None, formats: tuple[TensorFormat, ...]
     before, after = _sizes(layer.matrices, formats)
     if after >= before:
         yield f"grows from {before:,} to {after:,} weights"
+    else:
+        yield from _growth_in_training(layer, formats, config)
     for format in formats:
         yield from useless_ranks(format)
+
+
+def _growth_in_training(layer: DenseLayer, formats: tuple[TensorFormat, ...], config: TensorConfig) -> Iterator[str]:
+    """A remark if the layer ends up smaller, but training holds more than the dense layer has."""
+    dense = sum(p.numel() for p in layer.module.parameters())
+    biases = [matrix.out_size if matrix.bias else 0 for matrix in layer.matrices]
+    pairs = zip(formats, biases, strict=True)
+    training = sum(training_parameters(format, config.inference, bias) for format, bias in pairs)
+    if training > dense:
+        yield f"grows in training: {training:,} against {dense:,} dense"
 
 
 def useless_ranks(format: TensorFormat) -> Iterator[str]:
