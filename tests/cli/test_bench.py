@@ -1,11 +1,14 @@
 """The benchmark measures what it says it measures."""
 
+import io
 import json
 import time
+from dataclasses import replace
 
 import pytest
 import tensorly
 import torch
+from rich.console import Console
 from typer.testing import CliRunner
 
 from rankfold.bench import tensorly_peer
@@ -13,6 +16,8 @@ from rankfold.bench.cases import Sizes, all_cases, conv_case, embedding_case
 from rankfold.bench.contender import DENSE, FIXED, TENSORLY, Case, Contender
 from rankfold.bench.layers import Row, run_case, speedups
 from rankfold.bench.measure import Timing, peak_memory, time_calls
+from rankfold.cli.bench import FILE_WIDTH
+from rankfold.cli.bench_table import case_table
 from rankfold.cli.main import app
 
 CPU = torch.device("cpu")
@@ -114,11 +119,69 @@ def test_the_command_prints_and_writes_every_row(tmp_path):
     assert all(r["forward"]["median_ms"] < r["forward_backward"]["upper_ms"] for r in rows)
 
 
-def test_without_the_peer_its_rows_say_how_to_get_it(monkeypatch):
-    monkeypatch.setattr(tensorly_peer, "is_installed", lambda: False)
-    result = run_bench("--only", "784", "--repeat", "3")
+def test_without_the_peer_one_note_says_how_to_get_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(tensorly_peer, "installed_version", lambda: None)
+    monkeypatch.setattr("rankfold.cli.bench.installed_version", lambda: None)
+    result = run_bench("--only", "784", "--repeat", "3", "--json", str(tmp_path / "bench.json"))
     assert result.exit_code == 0, result.output
-    assert "pip install 'rankfold[bench]'" in result.output
+    assert result.output.count("tensorly") == result.output.count("pip install 'rankfold[bench]'") == 1
+    figures = json.loads((tmp_path / "bench.json").read_text())
+    assert not any(r["library"].startswith(TENSORLY) for r in figures["rows"])
+    assert figures["versions"]["tensorly-torch"] is None
+
+
+def test_the_peer_is_found_by_its_version(monkeypatch):
+    assert tensorly_peer.installed_version() is not None
+    monkeypatch.setattr(tensorly_peer, "TENSORLY", "no-such-package")
+    assert tensorly_peer.installed_version() is None
+
+
+def test_a_run_that_is_cut_short_keeps_what_it_measured(monkeypatch, tmp_path):
+    file = tmp_path / "bench.json"
+
+    def measure(case, device, repeat):
+        if "Embedding" in case.name:
+            raise KeyboardInterrupt
+        yield row(FIXED, "CP", 1.0, 2.0, case.name)
+
+    monkeypatch.setattr("rankfold.cli.bench.run_case", measure)
+    run_bench("--json", str(file))
+    assert [r["case"].split(",")[0] for r in json.loads(file.read_text())["rows"]] == [
+        "Linear 784 → 512",
+        "Linear 1024 → 4096",
+    ]
+
+
+SLOW = [
+    row("tensorly-torch, reconstructed", "Tucker", 1234.56, 12345.67),
+    row(FIXED, "TTM", 0.01, 0.12),
+    Row("case", DENSE, "dense", note="5 GB; add --dense-table to time it"),
+]
+SLOW = [replace(r, parameters=1_296_797_056, extra_bytes=2**33) if r.forward else r for r in SLOW]
+
+
+def printed(width, rows=SLOW):
+    """The table of a case on a console of this width."""
+    console = Console(file=io.StringIO(), width=width)
+    console.print(case_table("case", rows, console))
+    return console.file.getvalue()
+
+
+def test_a_narrow_terminal_shows_every_median_and_every_word():
+    wide, narrow = printed(FILE_WIDTH), printed(80)
+    assert "12,345.67 [12,345.67 – 12,345.67]" in wide
+    assert "tensorly-torch, reconstructed" in wide
+    words = ("1,234.56", "12,345.67", "Tucker", "TTM", "reconstructed", "tensorly-torch,", "1,296,797,056", "8,192.0")
+    assert all(word in narrow for word in (*words, "5 GB; add --dense-table to time it"))
+    assert "–" not in narrow.replace("  –", "")
+    assert "…" not in wide + narrow
+    assert max(map(len, narrow.splitlines())) <= 80
+
+
+def test_a_file_gets_whole_lines_whatever_the_terminal(monkeypatch):
+    monkeypatch.setattr("rankfold.cli.bench.run_case", lambda case, *_: [replace(r, case=case.name) for r in SLOW])
+    result = CliRunner().invoke(app, ["bench", "layers", "--only", "784"], env={"COLUMNS": "80"})
+    assert "1,234.56 [1,234.56 – 1,234.56]" in result.output
 
 
 def test_the_dense_table_is_left_out_unless_asked_for():
@@ -128,7 +191,12 @@ def test_the_dense_table_is_left_out_unless_asked_for():
 
 @pytest.mark.parametrize(
     ("options", "named"),
-    [(["--device", "gpu"], "gpu"), (["--only", "Transformer"], "Transformer"), (["--repeat", "1"], "--repeat")],
+    [
+        (["--device", "gpu"], "gpu"),
+        (["--only", "Transformer"], "Transformer"),
+        (["--repeat", "1"], "--repeat"),
+        (["--json", "."], "--json"),
+    ],
 )
 def test_bad_options_are_named(options, named):
     result = run_bench(*options)

@@ -8,7 +8,7 @@ ours have one for both, so its parameters differ a little.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.metadata
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -22,12 +22,15 @@ from rankfold.config import CP, TT, TTM, TensorConfig, Tucker
 
 IMPLEMENTATIONS = ("factorized", "reconstructed")
 _NAMES: dict[type[TensorConfig], str] = {CP: "cp", Tucker: "tucker", TT: "tt", TTM: "blocktt"}
-_MISSING = "not installed; pip install 'rankfold[bench]'"
+MISSING = "tensorly-torch is not installed and takes no part; to compare with it: pip install 'rankfold[bench]'"
 
 
-def is_installed() -> bool:
-    """Whether tensorly-torch can take part."""
-    return importlib.util.find_spec("tltorch") is not None
+def installed_version() -> str | None:
+    """The version of tensorly-torch that takes part, or ``None``."""
+    try:
+        return importlib.metadata.version(TENSORLY)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _library() -> ModuleType:
@@ -61,11 +64,10 @@ def conv_contenders(
 def _contenders(
     configs: Sequence[TensorConfig], build: Callable[[TensorConfig, str], nn.Module], implementations: Sequence[str]
 ) -> Iterator[Contender]:
-    for config in configs:
+    for config in configs if installed_version() else ():
         for implementation in implementations:
             label = f"{TENSORLY}, {implementation}"
-            skipped = None if is_installed() else _MISSING
-            yield Contender(label, type(config).__name__, partial(build, config, implementation), skipped)
+            yield Contender(label, type(config).__name__, partial(build, config, implementation))
 
 
 def _linear(config: TensorConfig, implementation: str) -> nn.Module:

@@ -11,11 +11,15 @@ from typing import Annotated, Any
 import torch
 import typer
 from rich.console import Console
+from rich.text import Text
 
 import rankfold
 from rankfold.bench.cases import Sizes, all_cases
 from rankfold.bench.layers import Row, run_case
+from rankfold.bench.tensorly_peer import MISSING, installed_version
 from rankfold.cli.bench_table import case_table, summary_table
+
+FILE_WIDTH = 160  # more than the widest table needs
 
 bench = typer.Typer(help="Time layers side by side.", no_args_is_help=True)
 
@@ -37,14 +41,16 @@ def layers(
     dense_table: Annotated[
         bool, typer.Option("--dense-table", help="Time the dense 5 GB embedding table on the CPU too.")
     ] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", dir_okay=False, help="Write all figures to this file, after every case.")
+    ] = None,
 ) -> None:
     """Time dense torch.nn, tensorly-torch and rankfold on the same layers, in one run.
 
     *forward* is inference: eval mode, no gradients. *forward + backward* is a training step without the
-    optimizer. Both are medians with quartiles over rounds in which all layers take turns. *memory* is
-    the peak of what torch allocated during forward + backward, beyond parameters and input: output,
-    intermediates and gradients.
+    optimizer. Both are medians with quartiles over rounds in which all layers take turns; a narrow
+    terminal shows the medians alone. *memory* is the peak of what torch allocated during forward +
+    backward, beyond parameters and input: output, intermediates and gradients.
 
     tensorly-torch takes part if it is installed: pip install 'rankfold[bench]'.
     """
@@ -53,19 +59,30 @@ def layers(
         torch.set_num_threads(threads)
     cases = all_cases(Sizes.for_device(chosen, batch), dense_table or chosen.type == "cuda")
     cases = [case for case in cases if only.lower() in case.name.lower()]
-    if not cases:
-        raise typer.BadParameter(f"no case has {only!r} in its name; leave --only out to run all", param_hint="--only")
-    console, rows = Console(), []
-    for case in cases:
-        with console.status(case.name):
-            measured = list(run_case(case, chosen, repeat))
-        console.print(case_table(case.name, measured))
-        rows += measured
-    console.print(summary_table(rows))
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(_record(rows, chosen, repeat), indent=2, ensure_ascii=False)
-        json_file.write_text(text + "\n", encoding="utf-8")
+    if not cases:
+        raise typer.BadParameter(f"no case has {only!r} in its name; leave --only out to run all", param_hint="--only")
+    console = _console()
+    rows: list[Row] = []
+    for case in cases:
+        with console.status(case.name):
+            rows += run_case(case, chosen, repeat)
+        console.print(case_table(case.name, [row for row in rows if row.case == case.name], console))
+        if json_file is not None:  # after every case, so that a run cut short keeps what it measured
+            _write(json_file, _record(rows, chosen, repeat))
+    console.print(Text(MISSING) if installed_version() is None else summary_table(rows))
+
+
+def _console() -> Console:
+    """Where to print; a file or a pipe has room for every line, whatever the width of the terminal."""
+    console = Console()
+    return console if console.is_terminal else Console(width=max(console.width, FILE_WIDTH))
+
+
+def _write(file: Path, record: dict[str, Any]) -> None:
+    text = json.dumps(record, indent=2, ensure_ascii=False)
+    file.write_text(text + "\n", encoding="utf-8")
 
 
 def _device(name: str) -> torch.device:
@@ -86,6 +103,7 @@ def _record(rows: list[Row], device: torch.device, repeat: int) -> dict[str, Any
         "versions": {
             "rankfold": rankfold.__version__,
             "torch": torch.__version__,
+            "tensorly-torch": installed_version(),
             "python": platform.python_version(),
         },
         "rows": [asdict(row) for row in rows],
