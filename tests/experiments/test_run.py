@@ -11,7 +11,7 @@ from experiments.tiny import NUM_TEST, NUM_TRAIN
 import rankfold as rf
 from rankfold.experiments import training
 from rankfold.experiments.methods import Workshop, train
-from rankfold.experiments.mnist import classifier, load_data, tensor_configs
+from rankfold.experiments.mnist import TASK, classifier, load_data
 from rankfold.experiments.planning import Request, schedule
 from rankfold.experiments.provenance import COMMIT_VARIABLE, git_commit
 from rankfold.experiments.results import read_result
@@ -75,7 +75,7 @@ def check_result(row, result, format):
     else:
         spec = Spec(**result["spec"])
         inference = "fixed" if spec.method == "fr" else spec.inference
-        model = rf.tensorize_(classifier(), None, overrides=tensor_configs(spec, inference))
+        model = rf.tensorize_(classifier(), None, overrides=TASK.tensor_configs(spec, inference))
         assert result["parameters"]["training"] == sum(p.numel() for p in model.parameters()) + sum(
             layer.tensor.variance.numel() for layer in (model.layer1, model.layer2)
         )
@@ -85,7 +85,7 @@ def check_result(row, result, format):
 def test_the_model_that_is_left_gives_the_accuracy_that_is_reported(places, data_folder):
     reproduce(places, "ttm-ard-lu")
     result = read_result(places.results / "tiny" / "ttm-ard-lu-seed0.json")
-    model = rf.tensorize_(classifier(), None, overrides=tensor_configs(Spec(**result["spec"]), "bayes"))
+    model = rf.tensorize_(classifier(), None, overrides=TASK.tensor_configs(Spec(**result["spec"]), "bayes"))
     rf.load(model, places.runs / "tiny" / "ttm-ard-lu-seed0" / "model").eval()
     test = load_data("test", CPU, data_folder, verify=False).evaluation
     accuracy = (model(test.images).argmax(1) == test.labels).double().mean()
@@ -151,7 +151,7 @@ def test_oracle_ranks_that_are_missing_are_asked_for(places):
         perform(run, places, CPU)
     data = load_data("test", CPU, places.data, verify=False)
     with pytest.raises(ValueError, match="needs the ranks that cp-ard-lu found"):
-        train(run.spec, Workshop(data, Path("unused"), Path("unused")))
+        train(run.spec, Workshop(TASK, data, Path("unused"), Path("unused")))
 
 
 def test_without_fashion_mnist_there_is_no_auroc(data_folder, tmp_path):

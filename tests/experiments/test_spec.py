@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rankfold.accounting import accounting
-from rankfold.experiments.mnist import classifier, tensor_configs
+from rankfold.experiments.mnist import TASK, classifier
 from rankfold.experiments.spec import Spec, read_rows, read_spec, read_toml
 from rankfold.surgery import tensorize_
 
@@ -90,7 +90,7 @@ def test_the_models_have_the_paper_s_parameter_counts(row):
     spec = read_rows(EXPERIMENTS / "mnist")[row]
     paper = read_toml(EXPERIMENTS / "mnist" / "paper.toml")
     inference = "fixed" if spec.method == "fr" else spec.inference
-    total = accounting(tensorize_(classifier(), None, overrides=tensor_configs(spec, inference))).total
+    total = accounting(tensorize_(classifier(), None, overrides=TASK.tensor_configs(spec, inference))).total
     assert total.training_parameters == paper[row]["training"]
     assert total.final_parameters == paper[f"{spec.format}-fr"]["final"]
     assert total.dense_parameters == paper["dense"]["final"] == 407_050

@@ -8,8 +8,9 @@ import torch.nn.functional as F
 
 import rankfold as rf
 from rankfold.experiments import training as module
-from rankfold.experiments.mnist import Examples, classifier, tensor_configs
+from rankfold.experiments.mnist import TASK, classifier
 from rankfold.experiments.spec import Spec
+from rankfold.experiments.task import Examples
 from rankfold.experiments.training import Training
 
 SPEC = Spec("ard", "ttm", max_rank=3, epochs=4, batch_size=32, lr=1e-2, log_std_lr=2.0, warmup=0.3)
@@ -25,7 +26,7 @@ def examples(size=150):
 
 def make(spec=SPEC, *, inference="bayes"):
     torch.manual_seed(spec.seed)
-    return rf.tensorize_(classifier(), None, overrides=tensor_configs(spec, inference))
+    return rf.tensorize_(classifier(), None, overrides=TASK.tensor_configs(spec, inference))
 
 
 def train(model, folder, spec=SPEC, **options):

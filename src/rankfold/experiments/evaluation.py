@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from rankfold.bayesian_tensor import tensors_of
-from rankfold.experiments.mnist import Data, Examples, brightness
+from rankfold.experiments.mnist import brightness
+from rankfold.experiments.task import Data, Examples
 from rankfold.predictive import sampled
 from rankfold.uncertainty import Predictions, ood_auroc, predictive_statistics, score
 

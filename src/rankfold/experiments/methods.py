@@ -16,8 +16,8 @@ from torch import nn
 
 from rankfold.checkpoint import load, save
 from rankfold.config import Inference
-from rankfold.experiments.mnist import Data, classifier, tensor_configs
 from rankfold.experiments.spec import Spec
+from rankfold.experiments.task import Data, Task
 from rankfold.experiments.training import Epoch, Training
 from rankfold.surgery import tensorize_
 
@@ -41,12 +41,14 @@ class Workshop:
     """Where a method trains.
 
     Args:
+        task: what to train.
         data: on the device to train on.
         folder: of this run's checkpoints.
         shared: of dense models that several runs start from.
         progress: called after every epoch of every stage.
     """
 
+    task: Task
     data: Data
     folder: Path
     shared: Path
@@ -85,7 +87,7 @@ def train_dense(spec: Spec, workshop: Workshop) -> Trained:
     """The dense network; the same spec is trained once and then taken from the shared folder."""
     folder = workshop.shared / f"dense-seed{spec.seed}-{_fingerprint(spec.dense(), len(workshop.data.train))}"
     torch.manual_seed(spec.seed)
-    model = classifier()
+    model = workshop.task.network()
     if folder.is_dir():
         history = json.loads((folder / _HISTORY_FILE).read_text(encoding="utf-8"))
         return Trained(load(model, folder).to(workshop.device), [Epoch(**epoch) for epoch in history])
@@ -97,7 +99,8 @@ def train_dense(spec: Spec, workshop: Workshop) -> Trained:
 def _train_tensorized(spec: Spec, workshop: Workshop, inference: Inference) -> Trained:
     """Factors from the first step: at a fixed rank, or with a prior that finds it."""
     torch.manual_seed(spec.seed)
-    model = tensorize_(classifier(), None, overrides=tensor_configs(spec, inference))
+    configs = workshop.task.tensor_configs(spec, inference)
+    model = tensorize_(workshop.task.network(), None, overrides=configs)
     return Trained(model, workshop.train(model, spec, epochs=spec.epochs, stage="train"))
 
 
@@ -105,7 +108,8 @@ def _train_then_compress(spec: Spec, workshop: Workshop, ranks: Ranks | None) ->
     """Dense training, decomposition at the given ranks, and fine-tuning of the factors."""
     dense = train_dense(spec.dense(), workshop)
     torch.manual_seed(spec.seed)
-    model = tensorize_(dense.model.cpu(), None, overrides=tensor_configs(spec, "fixed", ranks), trained=True)
+    configs = workshop.task.tensor_configs(spec, "fixed", ranks)
+    model = tensorize_(dense.model.cpu(), None, overrides=configs, trained=True)
     tuned = workshop.train(model, spec, epochs=spec.fine_tune_epochs, stage="fine-tune")
     return Trained(model, [*dense.history, *tuned])
 

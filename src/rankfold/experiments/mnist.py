@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from rankfold.config import CP, TT, TTM, Inference, TensorConfig, Tucker
 from rankfold.data.errors import MissingData
 from rankfold.data.mnist import Images, load_fashion_mnist_test, load_mnist
-from rankfold.experiments.spec import FormatName, Spec, Split
-from rankfold.priors import HalfCauchy, LogUniform
+from rankfold.experiments.spec import FormatName, Split
+from rankfold.experiments.task import Data, Examples, Folding, Task
 
 NUM_PIXELS, NUM_HIDDEN, NUM_CLASSES = 784, 512, 10
 # 5,000 of the 60,000 training images are held back in the validation split, always the same ones.
@@ -23,47 +20,15 @@ _VALIDATION_SEED = 55_000
 # Mean and standard deviation of MNIST's training pixels, of brightness 0 to 1.
 _PIXEL_MEAN, _PIXEL_STD = 0.1307, 0.3081
 
-_Dims = tuple[int, ...]
 
-
-@dataclass(frozen=True)
-class Examples:
-    """Images (N, 784), standardised, and labels (N,), all on one device."""
-
-    images: Tensor
-    labels: Tensor
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-
-@dataclass(frozen=True)
-class Data:
-    """What to train on, what to look at, and images of something else, if there are any."""
-
-    train: Examples
-    evaluation: Examples
-    unfamiliar: Tensor | None
-
-
-@dataclass(frozen=True)
-class Folding:
-    """Appendix D for one format: the rank to start from, and the modes (inputs, outputs) of both layers."""
-
-    max_rank: int
-    layer1: tuple[_Dims, _Dims]
-    layer2: tuple[_Dims, _Dims]
-
-
-_ALIKE = ((28, 28), (16, 32)), ((32, 16), (10,))
+_ALIKE = {"layer1": ((28, 28), (16, 32)), "layer2": ((32, 16), (10,))}
 FOLDINGS: dict[FormatName, Folding] = {
-    "cp": Folding(50, *_ALIKE),
-    "tucker": Folding(20, *_ALIKE),
-    "tt": Folding(20, *_ALIKE),
+    "cp": Folding(50, _ALIKE),
+    "tucker": Folding(20, _ALIKE),
+    "tt": Folding(20, _ALIKE),
     # printed [32, 16] x [2, 5] for layer 2; these modes give the printed count of 29,242
-    "ttm": Folding(20, ((4, 7, 4, 7), (4, 4, 8, 4)), ((16, 32), (2, 5))),
+    "ttm": Folding(20, {"layer1": ((4, 7, 4, 7), (4, 4, 8, 4)), "layer2": ((16, 32), (2, 5))}),
 }
-_CONFIGS: dict[FormatName, type[TensorConfig]] = {"cp": CP, "tucker": Tucker, "tt": TT, "ttm": TTM}
 
 
 def classifier() -> nn.Sequential:
@@ -77,27 +42,7 @@ def classifier() -> nn.Sequential:
     )
 
 
-def tensor_configs(
-    spec: Spec, inference: Inference, ranks: Mapping[str, Sequence[int]] | None = None
-) -> dict[str, TensorConfig]:
-    """The config of each layer, at the maximum rank or at the given ``ranks`` of each layer.
-
-    >>> tensor_configs(Spec("ard", "ttm"), "bayes")["layer2"].build(512, 10).num_entries
-    3840
-    """
-    assert spec.format is not None
-    folding = FOLDINGS[spec.format]
-    prior = HalfCauchy() if spec.prior == "half-cauchy" else LogUniform()
-    return {
-        name: _CONFIGS[spec.format](
-            tuple(ranks[name]) if ranks is not None else spec.max_rank or folding.max_rank,
-            in_dims=in_dims,
-            out_dims=out_dims,
-            prior=prior,
-            inference=inference,
-        )
-        for name, (in_dims, out_dims) in (("layer1", folding.layer1), ("layer2", folding.layer2))
-    }
+TASK = Task(classifier, FOLDINGS)
 
 
 # Data -------------------------------------------------------------------------------------------------

@@ -17,15 +17,22 @@ from torch import nn
 from rankfold.accounting import accounting
 from rankfold.bayesian_tensor import tensors_of
 from rankfold.checkpoint import save
+from rankfold.experiments import mnist, synthetic
 from rankfold.experiments.evaluation import evaluate
 from rankfold.experiments.methods import Ranks, Trained, Workshop, train
-from rankfold.experiments.mnist import Data, load_data
+from rankfold.experiments.mnist import load_data
 from rankfold.experiments.provenance import peak_memory, provenance, start_measuring_memory
 from rankfold.experiments.results import Places, Run, read_result, write_result
 from rankfold.experiments.spec import Spec
+from rankfold.experiments.task import Data, Task
 from rankfold.experiments.training import Epoch, current_ranks
 
 _load_once = lru_cache(maxsize=1)(load_data)
+
+
+def task_of(table: str) -> Task:
+    """The task of a table: planted ranks for ``synthetic``, MNIST as it is for all others."""
+    return synthetic.TASK if table == "synthetic" else mnist.TASK
 
 
 def perform(
@@ -34,9 +41,10 @@ def perform(
     """Train, evaluate and write the result, which is also returned; the model is left in the run's folder."""
     start_measuring_memory(device)
     oracle = oracle_ranks(run, places)
-    data = _load_once(run.spec.split, device, places.data, verify=places.verify)
+    task = task_of(run.table)
+    data = task.prepare(_load_once(run.spec.split, device, places.data, verify=places.verify), run.spec)
     folder = run.folder(places)
-    workshop = Workshop(data, folder, places.runs / run.table / "shared", progress)
+    workshop = Workshop(task, data, folder, places.runs / run.table / "shared", progress)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         trained = train(run.spec, workshop, oracle)
@@ -98,6 +106,7 @@ def _about_data(data: Data, places: Places) -> dict[str, Any]:
         "num_evaluation": len(data.evaluation),
         "num_unfamiliar": 0 if data.unfamiliar is None else len(data.unfamiliar),
         "verified": places.verify,
+        "planted": None if data.planted is None else asdict(data.planted),
     }
 
 

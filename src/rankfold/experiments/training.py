@@ -22,8 +22,8 @@ from rankfold.accounting import accounting
 from rankfold.bayesian_tensor import tensors_of
 from rankfold.capture import CapturedStep
 from rankfold.experiments.checkpoints import read_checkpoint, write_checkpoint
-from rankfold.experiments.mnist import Examples
 from rankfold.experiments.spec import Spec
+from rankfold.experiments.task import Examples
 from rankfold.parameters import param_groups
 from rankfold.rank_determination import RankDetermination
 
