@@ -171,12 +171,6 @@ class DemoRun:
     def _lr_factor(self, step: int) -> float:
         return min(1.0, (1.0 - step / self.total_steps) / DECAY_FRACTION)
 
-    @property
-    def full_rank(self) -> Snapshot | None:
-        """The last snapshot before any rank was cut."""
-        whole = [s for s in self.history if s.parameters == self.before.final_parameters]
-        return whole[-1] if whole else None
-
 
 def batches(data: Digits, size: int) -> Sequence[Tensor]:
     """The indices of all training images in random order, (size,) at a time."""

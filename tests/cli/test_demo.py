@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 import rankfold as rf
 from rankfold.checkpoint import load
 from rankfold.cli import app as entry
+from rankfold.cli.demo_screen import progress_lines
 from rankfold.cli.main import app
 from rankfold.data.digits import load_digits
-from rankfold.demo import DemoRun, Settings, accuracy, classifier, current_ranks
+from rankfold.demo import DemoRun, Settings, Snapshot, accuracy, classifier, current_ranks
 
 DENSE_PARAMETERS = 64 * 256 + 256 + 256 * 256 + 256 + 256 * 10 + 10
 
@@ -45,6 +46,25 @@ def test_the_figures_agree_with_each_other_and_with_the_screen(finished):
     assert "epoch   10/10" in output
 
 
+def test_only_networks_that_were_trained_to_the_end_have_an_accuracy(finished):
+    _, output, figures = finished
+    assert figures["before"].keys() == {"parameters", "bytes"}
+    lines = {
+        line.split("  ")[1].strip(): line for line in output.splitlines() if line.startswith(("  dense", "  fact"))
+    }
+    assert ["%" in lines[name] for name in ("dense", "factors, starting ranks", "factors, ranks found")] == [1, 0, 1]
+
+
+def test_output_that_is_no_terminal_has_lines_of_80_characters(finished):
+    for format in ("cp", "tucker", "tt", "ttm"):
+        run = DemoRun(Settings(format=format), load_digits())
+        worst = Snapshot(120, 100.0, 12.345, 123_456.0, 1.0, 1.0, 20_000, run.starting_ranks)
+        run.history.append(worst)
+        assert max(map(len, progress_lines(run).splitlines())) <= 80
+    _, output, _ = finished
+    assert max(map(len, output.split("The model is in")[0].splitlines())) <= 80
+
+
 def test_ranks_fall_only_after_the_warm_up(finished):
     history = finished[2]["history"]
     for before, after in itertools.pairwise(history):
@@ -71,12 +91,12 @@ def test_the_plot_is_a_png_of_some_size(finished):
 def test_every_format_and_prior_runs_quietly(format, tmp_path):
     result = run_demo("--format", format, "--prior", "half-cauchy", "--epochs", "1", "--quiet", "--out", str(tmp_path))
     assert result.exit_code == 0, result.output
-    assert "epoch" not in result.output.split("epochs in")[0].replace("after epoch", "")
+    assert "epoch" not in result.output.split("epochs in")[0]
     assert "ranks found" in result.output
 
 
 def test_ctrl_c_keeps_what_was_done(tmp_path, monkeypatch):
-    monkeypatch.setattr("rankfold.cli.demo.progress_line", lambda run: os.kill(os.getpid(), signal.SIGINT) or "")
+    monkeypatch.setattr("rankfold.cli.demo.progress_lines", lambda run: os.kill(os.getpid(), signal.SIGINT) or "")
     result = run_demo("--epochs", "9", "--out", str(tmp_path))
     assert result.exit_code == 130
     assert "Stopped after 1 of 9 epochs" in result.output

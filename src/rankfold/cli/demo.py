@@ -22,7 +22,7 @@ import rankfold
 from rankfold.accounting import accounting
 from rankfold.checkpoint import save
 from rankfold.cli.demo_plot import plot_ranks
-from rankfold.cli.demo_screen import progress_line, result_table, screen
+from rankfold.cli.demo_screen import progress_lines, result_table, screen
 from rankfold.data.digits import Digits, load_digits
 from rankfold.demo import DemoRun, FormatName, PriorName, Settings, accuracy, train_dense
 from rankfold.predictive import predict
@@ -81,7 +81,7 @@ def _train(run: DemoRun, console: Console, quiet: bool) -> bool:
             if live:
                 display.update(screen(run), refresh=True)
             elif not quiet and snapshot.epoch % every == 0:
-                console.print(progress_line(run))
+                console.print(progress_lines(run))
             if requests:
                 return True
     return False
@@ -105,7 +105,6 @@ def _stop_requests() -> Iterator[list[int]]:
 def _figures(run: DemoRun, dense: nn.Module, data: Digits, stopped: bool) -> dict[str, Any]:
     """Everything the run found, as plain values."""
     counts = accounting(run.model).total
-    full = run.full_rank
     probabilities, spread = predict(run.model, data.test_images, transform=lambda y: y.softmax(1), seed=0)
     right = probabilities.argmax(1) == data.test_labels
     top_spread = spread.gather(1, probabilities.argmax(1, keepdim=True)).squeeze(1)
@@ -122,8 +121,6 @@ def _figures(run: DemoRun, dense: nn.Module, data: Digits, stopped: bool) -> dic
         "before": {
             "parameters": run.before.final_parameters,
             "bytes": run.before.final_bytes,
-            "accuracy": full.accuracy if full else None,
-            "epoch": full.epoch if full else None,
         },
         "after": {
             "parameters": counts.final_parameters,

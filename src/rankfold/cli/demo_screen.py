@@ -24,18 +24,18 @@ def screen(run: DemoRun) -> RenderableType:
     return Panel(Group(*parts), title=title, box=box.ROUNDED, padding=(1, 2), width=84)
 
 
-def progress_line(run: DemoRun) -> str:
-    """One line, for output that is no terminal."""
+def progress_lines(run: DemoRun) -> str:
+    """Two lines of at most 80 characters, for output that is no terminal."""
     now = run.history[-1]
     ranks = "  ".join(f"{name} {'·'.join(map(str, ranks))}" for name, ranks in now.ranks.items())
     return (
         f"epoch {now.epoch:4d}/{run.settings.epochs}  NLL {now.nll:.3f}  KL {now.kl_nats:7,.0f}  β {now.beta:.2f}  "
-        f"accuracy {now.accuracy:.1%}  parameters {now.parameters:6,}  ranks {ranks}"
+        f"accuracy {now.accuracy:.1%}\n  {now.parameters:6,} parameters  {ranks}"
     )
 
 
 def result_table(figures: dict[str, Any]) -> RenderableType:
-    """Dense, before and after, side by side."""
+    """Dense, before and after, side by side; nothing stays at the starting ranks to the end, so they get no accuracy."""
     table = Table(box=box.SIMPLE_HEAD, header_style="bold")
     table.add_column("network")
     for heading in ("parameters", "smaller", "bytes", "test accuracy"):
@@ -44,7 +44,7 @@ def result_table(figures: dict[str, Any]) -> RenderableType:
     for label, key in rows.items():
         entry, style = figures[key], "bold green" if key == "after" else ""
         ratio = figures["dense"]["parameters"] / entry["parameters"]
-        shown = "–" if entry["accuracy"] is None else f"{entry['accuracy']:.1%}"
+        shown = "" if key == "before" else f"{entry['accuracy']:.1%}"
         table.add_row(
             label, f"{entry['parameters']:,}", f"{ratio:.1f}×", f"{entry['bytes']:,}", shown, style=style or None
         )
@@ -53,15 +53,10 @@ def result_table(figures: dict[str, Any]) -> RenderableType:
 
 def _footnotes(figures: dict[str, Any]) -> list[Text]:
     notes = []
-    if figures["before"]["epoch"] is not None and figures["after"] != figures["before"]:
-        notes.append(f"starting ranks: accuracy after epoch {figures['before']['epoch']}, before the first cut")
     right, wrong = figures["spread_where_right"], figures["spread_where_wrong"]
     if right is not None and wrong is not None:
-        notes.append(
-            f"probabilities spread over the posterior by ±{right:.2f} where the network is right, "
-            f"±{wrong:.2f} where it is wrong"
-        )
-    notes.append("one seed, 360 test images, settings chosen on them: no contest between dense and factors")
+        notes.append(f"probabilities vary by ±{right:.2f} where the network is right, ±{wrong:.2f} where it is wrong")
+    notes.append("one seed, 360 test images, settings chosen on them: no contest with dense")
     notes.append(f"{figures['epochs_done']} epochs in {figures['seconds']:.0f} s")
     return [Text(f"  {note}", style="dim") for note in notes]
 
