@@ -35,7 +35,7 @@ def progress_lines(run: DemoRun) -> str:
 
 
 def result_table(figures: dict[str, Any]) -> RenderableType:
-    """Dense, before and after, side by side; nothing stays at the starting ranks to the end, so they get no accuracy."""
+    """Dense, before and after, side by side. Nothing is trained to the end at the starting ranks: no accuracy."""
     table = Table(box=box.SIMPLE_HEAD, header_style="bold")
     table.add_column("network")
     for heading in ("parameters", "smaller", "bytes", "test accuracy"):
