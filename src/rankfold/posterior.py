@@ -106,17 +106,19 @@ class PointPosterior(FactorPosterior):
 
 
 def joint_kl(pairs: Sequence[tuple[FactorPosterior, Sequence[Tensor]]]) -> Tensor:
-    """The sum of the KLs of posteriors, each with its prior variances; all Gaussian ones in one go.
-
-    They must be on one device.
-    """
-    gaussian = [(q, v) for q, v in pairs if isinstance(q, GaussianPosterior)]
-    terms = [q.kl(v) for q, v in pairs if not isinstance(q, GaussianPosterior)]
-    if gaussian:
-        means = [mean for q, _ in gaussian for mean in q.mean]
-        log_stds = [log_std for q, _ in gaussian for log_std in q.log_std]
-        terms.append(kl_divergence(means, log_stds, [variance for _, v in gaussian for variance in v]))
-    return sum_of(terms)
+    """The sum of the KLs of posteriors, each with its prior variances; all Gaussian ones of a device in one go."""
+    gaussian: dict[torch.device, list[tuple[GaussianPosterior, Sequence[Tensor]]]] = {}
+    terms = []
+    for posterior, variances in pairs:
+        if isinstance(posterior, GaussianPosterior):
+            gaussian.setdefault(variances[0].device, []).append((posterior, variances))
+        else:
+            terms.append(posterior.kl(variances))
+    for group in gaussian.values():
+        means = [mean for q, _ in group for mean in q.mean]
+        log_stds = [log_std for q, _ in group for log_std in q.log_std]
+        terms.append(kl_divergence(means, log_stds, [variance for _, v in group for variance in v]))
+    return sum_of(term.to(terms[0].device) for term in terms)
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:

@@ -19,7 +19,7 @@ from rankfold.bayesian_tensor import BayesianTensor, tensors_of
 from rankfold.bayesian_vector import BayesianVector
 from rankfold.health import Health
 from rankfold.parameters import check_optimizers
-from rankfold.posterior import FactorPosterior, joint_kl, sum_of
+from rankfold.posterior import joint_kl, sum_of
 from rankfold.pruning.averaging import WindowAverage
 from rankfold.pruning.cutting import PruneResult, cut_dead_ranks, optimizers_of, prune_
 from rankfold.pruning.optimizer_state import check_state
@@ -213,14 +213,10 @@ class RankDetermination:
     # Inside ---------------------------------------------------------------------------------------
 
     def _nats(self) -> Tensor:
-        """The KL of all tensors and biases, those of one device together."""
-        by_device: dict[torch.device, list[tuple[FactorPosterior, list[Tensor]]]] = {}
-        for part in self._parts:
-            posterior, variances = part.beside_prior()
-            by_device.setdefault(variances[0].device, []).append((posterior, variances))
-        if not by_device:
+        """The KL of all tensors and biases."""
+        if not self._parts:
             return torch.zeros_like(self.beta)
-        return sum_of(joint_kl(pairs).to(self.beta.device) for pairs in by_device.values())
+        return joint_kl([part.beside_prior() for part in self._parts]).to(self.beta.device)
 
     @torch.no_grad()
     def _examine(self) -> None:
