@@ -50,10 +50,12 @@ def test_labels_are_balanced_nearly_certain_and_the_seeds_own(name, data):
     other = plant(data, Spec("ard", name, seed=4))
     assert torch.equal(first.train.labels, again.train.labels)
     assert not torch.equal(first.train.labels, other.train.labels)
-    assert torch.equal(first.train.images, data.train.images)
+    assert first.train.images.mean(0).abs().max() < 1e-5
+    torch.testing.assert_close(first.train.images + data.train.images.mean(0), data.train.images)
     shares = first.train.labels.bincount(minlength=10) / len(first.train)
     assert first.planted.label_shares == pytest.approx(shares.tolist())
-    assert min(first.planted.label_shares) > 0.03
+    assert min(first.planted.label_shares) > 0.01
+    assert max(first.planted.label_shares) < 0.3
     assert first.planted.accuracy > 0.8
     assert first.planted.ranks == {"layer": [TRUE_RANK] * NUM_RANKS[name]}
 

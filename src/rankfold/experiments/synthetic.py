@@ -11,7 +11,6 @@ would say nothing of the weights' size: the likelihood would grow with it for ev
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import replace
 
 import torch
 from torch import Generator, Tensor, nn
@@ -23,7 +22,6 @@ from rankfold.experiments.task import CONFIGS, Data, Examples, Folding, Planted,
 TRUE_RANK, MAX_RANK = 5, 10
 # Standard deviation of the planted logits. The likeliest label is then drawn about nine times in ten.
 LOGIT_STD = 20.0
-_BALANCING_STEPS = 50
 # Added to a run's seed, so that planted factors are not the ones that training starts from.
 _PLANTING_SEED = 5_000_000
 
@@ -44,24 +42,27 @@ def classifier() -> nn.Sequential:
 
 
 def plant(data: Data, spec: Spec) -> Data:
-    """The images with labels of a planted model, which the format and the seed of ``spec`` determine.
+    """The images, centred, with labels of a planted model, which the format and the seed of ``spec`` determine.
 
     All is drawn and computed on the CPU, so the labels do not depend on the device.
     """
     if spec.format is None or spec.method not in ("ard", "fr"):
         raise ValueError(f"method must be 'ard' or 'fr' in the synthetic study, got {spec.method!r}")
     generator = Generator().manual_seed(_PLANTING_SEED + spec.seed)
-    images = data.train.images.cpu(), data.evaluation.images.cpu()
+    images, evaluation_images = centered(data.train.images.cpu(), data.evaluation.images.cpu())
     ranks, matrix = planted_matrix(spec.format, generator)
-    train_logits, evaluation_logits = _logits(images, matrix)
-    labels, evaluation_labels = _draw(train_logits, generator), _draw(evaluation_logits, generator)
+    matrix = matrix * _scales(images @ matrix, spec.format)
+    logits, evaluation_logits = images @ matrix, evaluation_images @ matrix
+    labels, evaluation_labels = _draw(logits, generator), _draw(evaluation_logits, generator)
     planted = Planted(
         ranks={_LAYER: list(ranks)},
         accuracy=float((evaluation_logits.argmax(1) == evaluation_labels).double().mean()),
         label_shares=(labels.bincount(minlength=NUM_CLASSES) / len(labels)).tolist(),
     )
-    train, evaluation = _relabelled(data.train, labels), _relabelled(data.evaluation, evaluation_labels)
-    return replace(data, train=train, evaluation=evaluation, unfamiliar=None, planted=planted)
+    device = data.train.images.device
+    train = Examples(images.to(device), labels.to(device))
+    evaluation = Examples(evaluation_images.to(device), evaluation_labels.to(device))
+    return Data(train, evaluation, unfamiliar=None, planted=planted)
 
 
 def planted_matrix(format: FormatName, generator: Generator) -> tuple[tuple[int, ...], Tensor]:
@@ -72,30 +73,30 @@ def planted_matrix(format: FormatName, generator: Generator) -> tuple[tuple[int,
     return planted.ranks, planted.reconstruct(factors)
 
 
-def _logits(images: tuple[Tensor, Tensor], matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Of training and evaluation images, (N, 10) each: ``s x A + b``; neither s nor b changes a rank."""
-    train, evaluation = (pixels @ matrix for pixels in images)
-    scale = LOGIT_STD / (train - train.mean(0)).std()
-    bias = _balancing_bias(scale * train)
-    return scale * train + bias, scale * evaluation + bias
+def centered(train: Tensor, evaluation: Tensor) -> tuple[Tensor, Tensor]:
+    """Both less the mean training image.
+
+    The planted logits then have mean 0 without a bias, or few classes would take all labels. A planted bias
+    would do that too; but it would be far outside the bias's own prior, and ranks would be spent on it.
+    """
+    mean = train.mean(0)
+    return train - mean, evaluation - mean
 
 
-def _balancing_bias(logits: Tensor) -> Tensor:
-    """The bias (10,) that gives the classes about equal shares of the labels; else few would take most."""
-    bias = -logits.mean(0)
-    for _ in range(_BALANCING_STEPS):
-        # b ← b − log(10 · share): a class with more than a tenth of the labels loses
-        bias = bias - (NUM_CLASSES * (logits + bias).softmax(1).mean(0)).log()
-    return bias
+def _scales(logits: Tensor, format: FormatName) -> Tensor:
+    """What to multiply the columns of the matrix with, (10,), for logits of the wanted spread.
+
+    Where the outputs are one mode, no rank changes if each has its own scale, and classes get more equal
+    shares of the labels. Otherwise there is one scale for all.
+    """
+    _, out_dims = FOLDINGS[format].layers[_LAYER]
+    spread = logits.std(0) if len(out_dims) == 1 else logits.square().mean().sqrt().expand(NUM_CLASSES)
+    return LOGIT_STD / spread
 
 
 def _draw(logits: Tensor, generator: Generator) -> Tensor:
     """One label (N,) for every row of logits."""
     return torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
-
-
-def _relabelled(examples: Examples, labels: Tensor) -> Examples:
-    return replace(examples, labels=labels.to(examples.labels))
 
 
 TASK = Task(classifier, FOLDINGS, plant)
