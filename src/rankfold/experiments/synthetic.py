@@ -77,7 +77,7 @@ def centered(train: Tensor, evaluation: Tensor) -> tuple[Tensor, Tensor]:
     """Both less the mean training image.
 
     The planted logits then have mean 0 without a bias, or few classes would take all labels. A planted bias
-    would do that too; but it would be far outside the bias's own prior, and ranks would be spent on it.
+    would do that too, but it would lie far outside the bias's own prior.
     """
     mean = train.mean(0)
     return train - mean, evaluation - mean
