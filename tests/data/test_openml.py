@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from data.tiny import make, write
 
-from rankfold.data import openml
 from rankfold.data.errors import DownloadError
 from rankfold.data.idx import encode
+from rankfold.data.mnist import FASHION_MNIST, MNIST, DataSet
 from rankfold.data.openml import download
 
 
@@ -53,7 +53,7 @@ def test_the_files_hold_what_was_published(source, tmp_path):
 
 def test_a_set_of_which_only_the_test_part_is_needed(source, tmp_path):
     part = source.data_set.parts[1]
-    only_test = openml.DataSet("fashion-mnist", "x", (part,))
+    only_test = DataSet("fashion-mnist", "x", (part,))
     place = download(only_test, tmp_path, fetch=source.fetch)
     assert sorted(os.listdir(place)) == [f"{part.images.name}.gz", f"{part.labels.name}.gz"]
 
@@ -123,16 +123,14 @@ def test_a_folder_that_cannot_be_written_to_is_noticed_before_the_download(sourc
     assert not source.calls
 
 
-@pytest.mark.parametrize(
-    ("function", "name"), [(openml.download_mnist, "mnist_784"), (openml.download_fashion_mnist, "Fashion-MNIST")]
-)
-def test_each_data_set_has_its_name_at_openml(function, name, tmp_path):
+@pytest.mark.parametrize(("data_set", "name"), [(MNIST, "mnist_784"), (FASHION_MNIST, "Fashion-MNIST")])
+def test_each_data_set_has_its_name_at_openml(data_set, name, tmp_path):
     def fetch(asked, **options):
         assert asked == name
         raise URLError("enough")
 
     with pytest.raises(DownloadError, match="enough"):
-        function(tmp_path, fetch=fetch)
+        download(data_set, tmp_path, fetch=fetch)
 
 
 def test_scikit_learn_is_asked_unless_told_otherwise(source, tmp_path, monkeypatch):

@@ -258,19 +258,6 @@ def test_random_factors_have_the_wanted_root_mean_square(name, data, std, seed):
     assert all(torch.equal(a, b) for a, b in zip(factors, again, strict=True))
 
 
-@every_format
-@pytest.mark.parametrize("std", [0.01, 0.5])
-def test_independent_factors_of_factor_std_give_the_weight_std(name, std):
-    ranks = {"CP": (30,), "Tucker": (6, 7, 8, 6), "TT": (12, 20, 15), "TTM": (20,)}[name]
-    format = KINDS[name](Folding(784, (28, 28)), Folding(512, (16, 32)), ranks)
-    scale = format.factor_std(std)
-    squares = [
-        format.norm([scale * factor for factor in random_factors(format, seed)]) ** 2 / (784 * 512)
-        for seed in range(40)
-    ]
-    assert float(torch.stack(squares).mean().sqrt()) == pytest.approx(std, rel=0.1)
-
-
 # Ranks --------------------------------------------------------------------------------------------
 
 

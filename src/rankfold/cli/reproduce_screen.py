@@ -30,7 +30,6 @@ class Board:
         self.new = len(plan.waiting)
         self.latest: dict[str, Epoch | None] = {}
         self.start = time.perf_counter()
-        self._epochs_planned = sum(total_epochs(run) for run in plan.waiting)
         self._epochs_done = 0.0
         self._ended = 0
 

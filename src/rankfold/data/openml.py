@@ -20,31 +20,22 @@ from numpy.typing import NDArray
 from rankfold.data.errors import DownloadError
 from rankfold.data.idx import encode, write_idx
 from rankfold.data.location import VARIABLE, data_root
-from rankfold.data.mnist import FASHION_MNIST, MNIST, DataFile, DataSet, checksum
+from rankfold.data.mnist import DataFile, DataSet, checksum
 
 Fetch = Callable[..., Any]
 Arrays = dict[DataFile, NDArray[np.uint8]]
 
 
-def download_mnist(folder: str | os.PathLike[str] | None = None, *, fetch: Fetch | None = None) -> Path:
-    """Fetch MNIST into the subfolder ``mnist`` of the data root, and say where it is.
+def download(data_set: DataSet, folder: str | os.PathLike[str] | None = None, *, fetch: Fetch | None = None) -> Path:
+    """Fetch a data set into the subfolder of its name in the data root, and say where it is.
 
     Nothing is written unless all of it is what was published.
 
     Args:
+        data_set: ``MNIST`` or ``FASHION_MNIST``, of which the test part is fetched.
         folder: the data root; if left out, ``RANKFOLD_DATA`` or ``./data``.
         fetch: stands in for :func:`sklearn.datasets.fetch_openml`.
     """
-    return download(MNIST, folder, fetch=fetch)
-
-
-def download_fashion_mnist(folder: str | os.PathLike[str] | None = None, *, fetch: Fetch | None = None) -> Path:
-    """Fetch the test part of Fashion-MNIST, as :func:`download_mnist` does."""
-    return download(FASHION_MNIST, folder, fetch=fetch)
-
-
-def download(data_set: DataSet, folder: str | os.PathLike[str] | None = None, *, fetch: Fetch | None = None) -> Path:
-    """Fetch a data set into a subfolder of the data root, and say where it is."""
     place = _writable(data_root(folder) / data_set.name)
     arrays = _arrays(data_set, *_fetch_table(data_set, fetch))
     for file, array in arrays.items():

@@ -173,13 +173,6 @@ class TensorFormat(ABC):
         exact = [factor.detach().double() for factor in factors]
         return self.inner(exact, exact).clamp(min=0.0).sqrt()
 
-    def factor_std(self, weight_std: float) -> float:
-        """Standard deviation of factor entries that gives weights of standard deviation ``weight_std``.
-
-        Independent entries of variance s² give weights of variance ``∏R · s^(2F)`` for F factors.
-        """
-        return float((weight_std**2 / math.prod(self.ranks)) ** (0.5 / len(self.factor_shapes)))
-
     def random_factors(self, weight_std: float, generator: torch.Generator | None = None) -> list[Tensor]:
         """Gaussian factors, scaled so that the weights' root mean square is ``weight_std`` exactly."""
         factors = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in self.factor_shapes]
