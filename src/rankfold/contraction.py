@@ -7,7 +7,8 @@ Backward costs twice the forward of every pairwise step, whatever the order, so 
 cost ranks the sum of both.
 
 The letter ``B`` stands for the batch, always the first index of an operand. Plans are made for its
-size rounded up, so that batches of similar size share a plan, and compiled code shares a graph.
+size rounded up, so that batches of similar size share a plan, and compiled code shares a graph. A
+program that ``torch.export`` makes has one plan for all batches, that of the example it is made with.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ _OPERATIONS_PER_STEP = 5e5
 _BYTES_PER_ENTRY = 4.0
 
 _BATCH = "B"
+# Plans are made for this size where it depends on the data.
+_UNKNOWN_SIZE = 1024
 
 # Networks of up to this many tensors are also searched by branching, which grows exponentially.
 _MAX_BRANCHING = 12
@@ -74,7 +77,8 @@ def contract_rows(
 
     The batch of rows is the first index of their terms and of the result. It is cut into chunks that
     hold a limited number of entries, gathered rows and intermediates together; when there is more
-    than one chunk, backward gathers and contracts again instead of keeping them.
+    than one chunk, backward gathers and contracts again instead of keeping them. An exported program
+    has no chunks: their number would fix its batch.
     """
 
     def chunk(*parts: Tensor) -> Tensor:
@@ -82,7 +86,7 @@ def contract_rows(
         return contract(equation, *gathered, *shared)
 
     batch, size = indices[0].shape[0], _chunk_size(equation, tables, indices[0], shared)
-    if batch <= size:
+    if torch.compiler.is_exporting() or batch <= size:
         return chunk(*indices)
     return torch.cat(
         [
@@ -159,12 +163,22 @@ def _planned_shapes(equation: str, operands: Sequence[Tensor]) -> Shapes:
     )
 
 
-def planned_size(batch: int) -> int:
-    """The next power of four; found by comparisons, which compiled code can keep as guards."""
+def planned_size(batch: int | torch.SymInt) -> int:
+    """The next power of four; found by comparisons, which compiled code can keep as guards.
+
+    In a program that is being exported sizes are symbols, and comparing them would bound its batch.
+    """
+    entries = _example_size(batch) if isinstance(batch, torch.SymInt) else batch
     size = 1
-    while size < batch:
+    while size < entries:
         size *= 4
     return size
+
+
+def _example_size(symbol: torch.SymInt) -> int:
+    """What a symbolic size is in the example that is traced; if it depends on the data, some size."""
+    hint: int | None = symbol.node.hint
+    return _UNKNOWN_SIZE if hint is None else int(hint)
 
 
 def _follow(path: Sequence[tuple[int, ...]], terms: Sequence[str], output: str, shapes: Shapes) -> Plan:
