@@ -1,30 +1,177 @@
-"""Helpers for training in several processes."""
+"""Training in several processes.
+
+Every process holds all factors: they are small, and only their gradients travel. Each process draws
+its own noise, so that p processes average p samples of the posterior in one step; λ, β and ranks
+follow from parameters that are equal everywhere, and so are equal everywhere too.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 
+from rankfold.bayesian_tensor import BayesianTensor
+from rankfold.bayesian_vector import BayesianVector
 
-def rewrap(ddp: DistributedDataParallel) -> DistributedDataParallel:
-    """Wrap the module of ``ddp`` again, after pruning has changed its shapes.
+Model = TypeVar("Model", bound=nn.Module)
 
-    DDP lays out its communication buckets once, for the shapes it sees when it is made. All processes
-    prune at the same step, so all of them call this at the same step::
+# What nn.Module keeps beside its parts, and DDP's own constructor would empty.
+_KEPT = (
+    "training",
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_is_full_backward_hook",
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
+
+
+def rewrap(model: Model) -> Model:
+    """Let DDP lay out its communication again, after pruning has changed shapes; in place.
+
+    DDP arranges buckets of gradients once, for the shapes it sees when it is made. All processes prune at
+    the same step, so all of them call this at the same step::
 
         if ranks.step():
-            ddp = rankfold.rewrap(ddp)
+            rankfold.rewrap(model)
+
+    The wrapper stays the same object, with its hooks, so whoever holds it (Accelerate, a Trainer) goes on
+    using it. A model without DDP in it is left alone.
+
+    Returns:
+        ``model`` itself.
     """
-    # newer releases of torch deprecate naming the default
-    buffers: dict[str, Any] = {} if ddp.broadcast_buffers else {"broadcast_buffers": False}
-    return DistributedDataParallel(
-        ddp.module,
-        device_ids=ddp.device_ids,
-        output_device=ddp.output_device,
-        dim=ddp.dim,
-        find_unused_parameters=ddp.find_unused_parameters,
-        gradient_as_bucket_view=ddp.gradient_as_bucket_view,
-        static_graph=ddp.static_graph,
-        **buffers,
-    )
+    for part in list(model.modules()):
+        if isinstance(part, DistributedDataParallel):
+            _lay_out_again(part)
+    return model
+
+
+def _lay_out_again(ddp: DistributedDataParallel) -> None:
+    if ddp.mixed_precision is not None or ddp._delay_all_reduce_params:
+        raise NotImplementedError(
+            "DDP with mixed_precision= or delay_all_reduce_named_params= cannot be laid out again after pruning; use "
+            "torch.autocast instead, or prune at the end only, with pruning=rankfold.Pruning(at=(1.0,))"
+        )
+    # DDP keeps most of its options under their own names; which they are differs between releases
+    names = inspect.signature(DistributedDataParallel.__init__).parameters
+    options = {name: vars(ddp)[name] for name in names if name in vars(ddp)}
+    if options.get("device_mesh") is not None:
+        del options["process_group"]  # DDP takes one of the two
+    if not ddp.bucket_bytes_cap_default:
+        options["bucket_cap_mb"] = ddp.bucket_bytes_cap / 2**20
+    kept, comm_hooks = {name: vars(ddp)[name] for name in _KEPT}, list(ddp._comm_hooks)
+    DistributedDataParallel.__init__(ddp, ddp.module, **options)
+    vars(ddp).update(kept)
+    for hook, state in comm_hooks:
+        ddp.register_comm_hook(state, hook)
+
+
+# Without DDP ------------------------------------------------------------------------------------------
+
+
+def tensorized_parameters(model: nn.Module) -> set[nn.Parameter]:
+    """The parameters of all tensorized weights and their biases: what FSDP2 should leave whole.
+
+    ::
+
+        fully_shard(model, ignored_params=rankfold.distributed.tensorized_parameters(model))
+    """
+    parts = (m for m in model.modules() if isinstance(m, BayesianTensor | BayesianVector))
+    return {parameter for part in parts for parameter in part.parameters()}
+
+
+@torch.no_grad()
+def replicate_(model: nn.Module, process_group: ProcessGroup | None = None) -> None:
+    """Give every process the factors, biases and λ of the first one; call it once, before training.
+
+    DDP does this by itself.
+    """
+    lambdas = [m.variance for m in model.modules() if isinstance(m, BayesianTensor)]
+    for values in (*_in_order(model), *lambdas):
+        dist.broadcast(values.detach(), group=process_group, group_src=0)
+
+
+@torch.no_grad()
+def average_gradients(model: nn.Module, process_group: ProcessGroup | None = None) -> int:
+    """Average the gradients of all tensorized weights over the processes, in one all-reduce.
+
+    For models whose dense part is sharded by FSDP2, between ``backward()`` and ``optimizer.step()``; DDP does
+    this by itself. All processes must have gradients for the same parameters.
+
+    Returns:
+        The number of bytes that were reduced.
+    """
+    gradients = [p.grad for p in _in_order(model) if p.grad is not None]
+    reduced = 0
+    for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
+        alike = [gradient for gradient in gradients if gradient.dtype == dtype]
+        flat = torch.cat([gradient.flatten() for gradient in alike])
+        dist.all_reduce(flat, group=process_group)
+        flat.div_(dist.get_world_size(process_group))
+        parts = flat.split([gradient.numel() for gradient in alike])
+        torch._foreach_copy_(alike, [part.view_as(grad) for part, grad in zip(parts, alike, strict=True)])
+        reduced += flat.nbytes
+    return reduced
+
+
+def _in_order(model: nn.Module) -> list[nn.Parameter]:
+    chosen = tensorized_parameters(model)
+    return [parameter for parameter in model.parameters() if parameter in chosen]
+
+
+# Agreeing ---------------------------------------------------------------------------------------------
+
+
+def agreed(
+    dead: Mapping[str, Sequence[Tensor]], device: torch.device, process_group: ProcessGroup | None = None
+) -> dict[str, list[Tensor]]:
+    """The verdict of the first process on which ranks are dead, on all of them.
+
+    Equal parameters give equal verdicts, but for the last bits on unlike hardware; shapes that differ
+    between processes would break the next all-reduce, so none decides for itself.
+    """
+    verdicts = {name: [group.to(device) for group in groups] for name, groups in dead.items()}
+    if not is_distributed(process_group) or not verdicts:
+        return verdicts
+    sizes = [len(group) for groups in verdicts.values() for group in groups]
+    _check_equal(sizes, device, process_group)
+    flat = torch.cat([group for groups in verdicts.values() for group in groups]).to(torch.uint8)
+    dist.broadcast(flat, group=process_group, group_src=0)
+    parts = iter(flat.bool().split(sizes))
+    return {name: [next(parts) for _ in groups] for name, groups in verdicts.items()}
+
+
+def is_distributed(process_group: ProcessGroup | None = None) -> bool:
+    """Whether several processes train together."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size(process_group) > 1
+
+
+def _check_equal(sizes: Iterable[int], device: torch.device, process_group: ProcessGroup | None) -> None:
+    """Refuse processes whose ranks differ, before a collective of different sizes hangs."""
+    # a polynomial of the sizes: one number that tells lists apart, whatever their length
+    digest = 0
+    for size in sizes:
+        digest = (digest * 1_000_003 + size + 1) % 2**61
+    extremes = torch.tensor([digest, -digest], device=device)
+    dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=process_group)
+    if int(extremes[0]) != -int(extremes[1]):
+        raise RuntimeError(
+            "the processes hold models of different ranks, so they cannot prune together. Build and load the same "
+            "model everywhere; for processes that train models of their own pass RankDetermination(process_group="
+            "torch.distributed.new_subgroups(1)[0])"
+        )

@@ -7,21 +7,23 @@ their closed form, advances the warm-up and, when it is due, cuts the ranks the 
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from rankfold.bayesian_tensor import BayesianTensor, tensors_of
 from rankfold.bayesian_vector import BayesianVector
+from rankfold.distributed import agreed
 from rankfold.health import Health
+from rankfold.order import StepOrder, check_mode, warn_past_the_end
 from rankfold.parameters import check_optimizers
 from rankfold.posterior import joint_kl, sum_of
 from rankfold.pruning.averaging import WindowAverage
-from rankfold.pruning.cutting import PruneResult, cut_dead_ranks, optimizers_of, prune_
+from rankfold.pruning.cutting import PruneResult, cut_dead_ranks, optimizers_of
 from rankfold.pruning.optimizer_state import check_state
 from rankfold.pruning.rules import PruningRule, default_rule
 from rankfold.schedule import Pruning, Schedule, check_positive
@@ -55,6 +57,7 @@ class RankDetermination:
         copies: averaged copies of the model (EMA), cut together with it.
         check_every: steps between looks for NaN and infinity.
         snapshots: keep the last good state, for ``restore()``.
+        process_group: the processes that train this model together; all of them if left out, as in DDP.
 
     Attributes:
         beta: β, on the model's device.
@@ -77,6 +80,7 @@ class RankDetermination:
         copies: Sequence[nn.Module] = (),
         check_every: int = 100,
         snapshots: bool = True,
+        process_group: ProcessGroup | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
@@ -94,6 +98,7 @@ class RankDetermination:
         self.rule = self.schedule.pruning.rule
         self.copies = tuple(copies)
         self.check_every = check_every
+        self.process_group = process_group
         self.num_steps = 0
         self.version = 0
         self.history: list[tuple[int, PruneResult]] = []
@@ -101,8 +106,7 @@ class RankDetermination:
         first = next(iter(self.tensors.values()))
         self.beta = torch.zeros((), device=first.variance.device)
         self._last_kl = torch.zeros((), device=first.variance.device)
-        self._kl_calls = 0
-        self._backward_seen = True
+        self._order = StepOrder(self.optimizers)
         self._averages = {n: WindowAverage(t) for n, t in self.tensors.items() if t.inference == "bayes"}
         self._streaks = {n: _no_streaks(t) for n, t in self.tensors.items() if t.has_prior}
         self._health = Health(model, self.optimizers, first.variance.device, snapshots)
@@ -113,16 +117,28 @@ class RankDetermination:
     def kl(self) -> Tensor:
         """``β · w · KL / N``, to be added to the mean NLL.
 
-        When gradients of k batches are accumulated, the KL counts once: ``((nll + ranks.kl()) / k).backward()``.
+        When gradients of k batches are accumulated, the KL counts once: ``((nll + ranks.kl()) / k).backward()``, or
+        :meth:`kl_backward`.
         """
         nats = self._nats()
         self._last_kl = nats.detach()
-        self._kl_calls += 1
         value = self.beta * (self.kl_weight / self.num_data) * nats
-        if value.requires_grad and not torch.compiler.is_compiling():
-            self._backward_seen = False
-            value.register_hook(self._note_backward)
+        self._order.watch(value)
         return value
+
+    def kl_backward(self, scaler: torch.amp.GradScaler | None = None) -> Tensor:
+        """Add the gradient of ``kl()`` to the parameters now, instead of ``kl()`` to a loss; its value.
+
+        Called once for every ``optimizer.step()``, at any moment between ``zero_grad()`` and clipping, it counts once
+        however many batches are accumulated. Give the ``scaler`` while gradients are scaled by one.
+        """
+        value = self.kl()
+        scaled = value if scaler is None else scaler.scale(value)
+        trained = dict.fromkeys(p for part in self._parts for p in part.parameters() if p.requires_grad)
+        # not backward(): hooks of DDP on the parameters must not take this for the backward of a batch
+        for parameter, grad in zip(trained, torch.autograd.grad(scaled, list(trained)) if trained else (), strict=True):
+            parameter.grad = grad if parameter.grad is None else parameter.grad.add_(grad)
+        return value.detach()
 
     def terms(self) -> dict[str, float]:
         """The parts of the objective besides the NLL, now: KL and penalty on λ in nats, and β."""
@@ -140,8 +156,8 @@ class RankDetermination:
             What was cut, if shapes changed at this step: then wrap DDP again and capture CUDA graphs
             again. ``None`` otherwise.
         """
-        self._check_order()
-        self._check_mode()
+        self._order.check()
+        check_mode(self._parts)
         self._update()
         if self.beta.is_cuda and torch.cuda.is_current_stream_capturing():
             return None  # the host's part follows every replay
@@ -168,14 +184,16 @@ class RankDetermination:
             check_state(self.optimizers, (p for t in self.tensors.values() for p in t.parameters()))
         if self.num_steps % self.check_every == 0 or self.schedule.prunes_at(self.num_steps):
             self._health.check(self.num_steps)
-        self._warn_past_the_end()
+        warn_past_the_end(self.num_steps, self.schedule.total_steps)
         if self.schedule.checks_at(self.num_steps):
             self._examine()
         return self._prune_patiently() if self.schedule.prunes_at(self.num_steps) else None
 
     def prune(self, rule: PruningRule | None = None) -> PruneResult | None:
         """Cut the ranks that are dead right now, without waiting for a moment or for patience."""
-        return self._record(prune_(self.model, self.optimizers, rule=rule or self.rule, copies=self.copies))
+        chosen = rule or self.rule
+        dead = {n: (chosen or default_rule(t)).dead(t) for n, t in self.tensors.items() if t.has_prior}
+        return self._cut(dead, chosen)
 
     def restore(self) -> int:
         """Return to the last good state after a :class:`~rankfold.NumericalFault`; its step."""
@@ -232,7 +250,12 @@ class RankDetermination:
     def _prune_patiently(self) -> PruneResult | None:
         patience = self.schedule.pruning.patience
         dead = {n: [s >= patience for s in streaks] for n, streaks in self._streaks.items()}
-        return self._record(cut_dead_ranks(self.model, dead, self.optimizers, copies=self.copies, rule=self.rule))
+        return self._cut(dead, self.rule)
+
+    def _cut(self, dead: Mapping[str, Sequence[Tensor]], rule: PruningRule | None) -> PruneResult | None:
+        """Cut these ranks, in all processes alike."""
+        dead = agreed(dead, self.beta.device, self.process_group)
+        return self._record(cut_dead_ranks(self.model, dead, self.optimizers, copies=self.copies, rule=rule))
 
     def _record(self, result: PruneResult | None) -> PruneResult | None:
         if result is not None:
@@ -249,38 +272,6 @@ class RankDetermination:
                 self._streaks[name] = _no_streaks(self.tensors[name])
                 if name in self._averages:
                     self._averages[name].restart()
-
-    def _note_backward(self, grad: Tensor) -> None:
-        self._backward_seen = True
-
-    def _check_order(self) -> None:
-        if self._kl_calls == 0:
-            raise RuntimeError(
-                "ranks.step() without ranks.kl(): add it to the loss, loss = nll + ranks.kl(), before every step"
-            )
-        if not self._backward_seen:
-            raise RuntimeError(
-                "ranks.step(), but no backward() has reached ranks.kl(): add it to the loss, loss = nll + ranks.kl(), "
-                "and keep the order loss.backward(); optimizer.step(); ranks.step()"
-            )
-        self._kl_calls = 0
-
-    def _check_mode(self) -> None:
-        asleep = [part for part in self._parts if not part.training]
-        if any(p.requires_grad for part in asleep for p in part.parameters()):
-            raise RuntimeError(
-                "ranks.step() while tensorized layers are in eval mode, where they are not sampled and their posterior "
-                "learns nothing from the data; call model.train() before training goes on"
-            )
-
-    def _warn_past_the_end(self) -> None:
-        total = self.schedule.total_steps
-        if total is not None and self.num_steps == total + 1:
-            warnings.warn(
-                f"this is step {self.num_steps}, but total_steps is {total}: the warm-up and all pruning are over. For "
-                f"several epochs give total_steps=epochs * len(loader)",
-                stacklevel=4,
-            )
 
 
 def _no_streaks(tensor: BayesianTensor) -> list[Tensor]:

@@ -1,9 +1,10 @@
-"""Models inside ``torch.compile``, DataParallel or DistributedDataParallel."""
+"""Models inside ``torch.compile``, DataParallel or DistributedDataParallel, and optimizers inside Accelerate."""
 
 from __future__ import annotations
 
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.optim import Optimizer
 
 _COMPILED = "_orig_mod"  # where the module that torch.compile returns keeps the one it was given
 
@@ -25,3 +26,9 @@ def unwrapped(model: nn.Module) -> nn.Module:
             model = compiled
         else:
             return model
+
+
+def unwrapped_optimizer(optimizer: Optimizer) -> Optimizer:
+    """The optimizer itself, without the wrapper that Accelerate puts around it."""
+    inner = vars(optimizer).get("optimizer")
+    return unwrapped_optimizer(inner) if isinstance(inner, Optimizer) else optimizer

@@ -1,0 +1,127 @@
+"""Watching that a training step happens in its order.
+
+``ranks.kl()``, ``backward()``, ``optimizer.step()``, ``ranks.step()``: each is the user's own line, so each can be
+missing or in the wrong place. Everything is noticed from calls on the host; the device is asked once,
+at the first step.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from rankfold.wrapping import unwrapped_optimizer
+
+
+@final
+class StepOrder:
+    """Counts what has happened since the last ``ranks.step()``."""
+
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        self._kl_calls = 0
+        self._open_kl = False  # kl() was called, and no backward() has come through it yet
+        self._backwards = 0
+        self._weight: Tensor | None = None  # Σ ∂loss/∂kl of the first step, on the device
+        self._weight_is_known = False
+        self._optimizer_steps: dict[int, int] = {}
+        self._stepped_too_early = False
+        self._warned: set[str] = set()
+        for optimizer in optimizers:
+            unwrapped_optimizer(optimizer).register_step_post_hook(self._note_optimizer)
+
+    def watch(self, kl: Tensor) -> None:
+        """Note a call of ``kl()``, and the backward that will come through its value."""
+        self._kl_calls += 1
+        if kl.requires_grad and not torch.compiler.is_compiling():
+            self._open_kl = True
+            kl.register_hook(self._note_backward)
+
+    def check(self) -> None:
+        """At ``ranks.step()``: refuse what cannot be right, warn of what looks wrong, and start anew."""
+        if self._kl_calls == 0:
+            raise RuntimeError(
+                "ranks.step() without ranks.kl(): add it to the loss, loss = nll + ranks.kl(), before every step"
+            )
+        if self._open_kl:
+            raise RuntimeError(
+                "ranks.step(), but no backward() has reached ranks.kl(): add it to the loss, loss = nll + ranks.kl(), "
+                "and keep the order loss.backward(); optimizer.step(); ranks.step()"
+            )
+        self._check_optimizer_steps()
+        self._check_weight()
+        self._stepped_too_early = self._backwards > 0 and not self._optimizer_steps
+        self._optimizer_steps.clear()
+        self._kl_calls = self._backwards = 0
+
+    # Events ---------------------------------------------------------------------------------------
+
+    def _note_backward(self, grad: Tensor) -> None:
+        self._open_kl = False
+        self._stepped_too_early = False
+        self._backwards += 1
+        if not self._weight_is_known:
+            self._weight = grad.detach() if self._weight is None else self._weight + grad.detach()
+
+    def _note_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        # a GradScaler may skip this for good reasons, so its absence alone means nothing
+        if self._stepped_too_early and self._backwards == 0:
+            self._warn(
+                "ranks.step() came between backward() and optimizer.step(), so λ lags one step behind; keep the order "
+                "loss.backward(); optimizer.step(); ranks.step()"
+            )
+        elif self._backwards > 0:  # steps on a loss without the KL are no concern of λ
+            self._optimizer_steps[id(optimizer)] = self._optimizer_steps.get(id(optimizer), 0) + 1
+
+    # What looks wrong -----------------------------------------------------------------------------
+
+    def _check_optimizer_steps(self) -> None:
+        most = max(self._optimizer_steps.values(), default=0)
+        if most > 1:
+            self._warn(
+                f"optimizer.step() was called {most} times since the last ranks.step(); call ranks.step() after every "
+                f"one of them, or λ and the warm-up fall behind (total_steps counts calls of ranks.step())"
+            )
+
+    def _check_weight(self) -> None:
+        """Whether the KL of several batches entered one step with its full weight each time."""
+        weight, self._weight = self._weight, None
+        if weight is None or self._weight_is_known or (weight.is_cuda and torch.cuda.is_current_stream_capturing()):
+            return
+        self._weight_is_known = True
+        if self._backwards > 1 and abs(float(weight) - self._backwards) < 1e-3:
+            self._warn(
+                f"the KL entered this step {self._backwards} times, each time with its full weight. If the NLL of the "
+                f"accumulated batches is averaged, average both, ((nll + ranks.kl()) / {self._backwards}).backward(), "
+                f"or leave kl() out of the loss and call ranks.kl_backward() once before optimizer.step()"
+            )
+
+    def _warn(self, message: str) -> None:
+        kind = message[:30]  # each is said once
+        if kind not in self._warned:
+            self._warned.add(kind)
+            warnings.warn(message, stacklevel=5)
+
+
+def check_mode(parts: Iterable[nn.Module]) -> None:
+    """Refuse a step in eval mode."""
+    asleep = [part for part in parts if not part.training]
+    if any(p.requires_grad for part in asleep for p in part.parameters()):
+        raise RuntimeError(
+            "ranks.step() while tensorized layers are in eval mode, where they are not sampled and their posterior "
+            "learns nothing from the data; call model.train() before training goes on"
+        )
+
+
+def warn_past_the_end(step: int, total_steps: int | None) -> None:
+    """Point out the first step after the last one."""
+    if total_steps is not None and step == total_steps + 1:
+        warnings.warn(
+            f"this is step {step}, but total_steps is {total_steps}: the warm-up and all pruning are over. For several "
+            f"epochs give total_steps=epochs * len(loader)",
+            stacklevel=4,
+        )
