@@ -1,0 +1,216 @@
+"""One-off work: text files become arrays.
+
+The first pass counts rows and values, the second writes. The folder gets its name only when all of it is
+written, so whatever goes wrong, a folder of that name is whole. Its name depends on the files and on all
+settings: other files or settings get another folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from rankfold.data.criteo.arrays import ARRAYS, Criteo, write_about
+from rankfold.data.criteo.encoding import Hash, Lookup, Tables, TokenCounts, encode
+from rankfold.data.criteo.files import blocks
+from rankfold.data.criteo.lines import NUM_CATEGORIES, Rows, read_block
+from rankfold.data.errors import DamagedData, MissingData
+from rankfold.data.location import data_root
+
+# Raise when the arrays would come out differently.
+_VERSION = 1
+_MOST_EXAMPLES = 20
+_SAMPLE, _EXTRA, _WHOLE = "criteo-kaggle-w261-sample.tsv", "criteo-kaggle-extra.tsv", "train.txt"
+_ENDINGS = ("", ".gz", ".xz")
+
+
+@final
+@dataclass(frozen=True)
+class Progress:
+    """How far it is: the pass, the share of all files read in it, rows in it so far, and its seconds."""
+
+    stage: str
+    share: float
+    rows: int
+    seconds: float
+
+
+Report = Callable[[Progress], None]
+
+
+@final
+@dataclass
+class _Tally:
+    """Malformed lines so far."""
+
+    limit: int
+    count: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    def note(self, path: Path, line: int, why: str) -> None:
+        self.count += 1
+        if self.count <= _MOST_EXAMPLES:
+            self.examples.append(f"{path}:{line}: {why}")
+        if self.count > self.limit:
+            shown = "\n  ".join(self.examples)
+            raise DamagedData(
+                f"more than {self.limit} malformed lines, so this may not be a file in the Criteo format; the first "
+                f"are\n  {shown}\nMend the file, or allow more with max_malformed"
+            )
+
+
+def prepare(
+    files: Sequence[str | os.PathLike[str]],
+    cache: str | os.PathLike[str] | None = None,
+    *,
+    tables: Tables | None = None,
+    max_malformed: int = 100,
+    progress: Report = lambda progress: None,
+) -> Criteo:
+    """The data set in text ``files``; what was prepared before, with the same settings, is only opened.
+
+    Args:
+        files: in the Criteo Kaggle format, plain or packed by gzip or xz; rows keep their order.
+        cache: the folder for arrays; beside the first file if left out, or below ``~/.cache`` where that cannot be
+            written to. They take 157 bytes a row.
+        tables: how categories become rows of tables; a vocabulary of all values if left out.
+        max_malformed: lines that may be left out because they are not of the format. More are an error.
+        progress: called after every block.
+    """
+    if not files:
+        raise ValueError("files must name at least one file, got none")
+    paths = [Path(file).expanduser() for file in files]
+    tables, place = tables or Tables(), _cache_folder(paths[0].parent) if cache is None else Path(cache)
+    folder = place / f"criteo-{_fingerprint(paths, tables)}"
+    if not folder.is_dir():
+        _prepare(paths, folder, tables, _Tally(max_malformed), progress)
+    data = Criteo.open(folder)
+    if data.malformed > max_malformed:
+        raise DamagedData(f"{data.malformed} malformed lines, but max_malformed is {max_malformed}: {data.examples[0]}")
+    return data
+
+
+def find_files(folder: str | os.PathLike[str] | None = None) -> list[Path]:
+    """The files of the data set: rows in time order first, extra rows for training, if there are any, after them.
+
+    ``folder`` may be the file itself, a folder with ``train.txt`` or the published sample in it, or the root of all
+    data sets. The files may be packed, with ``.gz`` or ``.xz`` after their names.
+    """
+    root = data_root(folder)
+    if root.is_file():
+        return [root]
+    for place in (root / "criteo", root):
+        for name in (_WHOLE, _SAMPLE):
+            if (main := _find(place, name)) is not None:
+                extra = _find(place, _EXTRA) if name == _SAMPLE else None
+                return [main] if extra is None else [main, extra]
+    raise MissingData(
+        f"criteo is not here; looked for {_WHOLE} and {_SAMPLE}, plain, .gz or .xz, in {root / 'criteo'} and {root}. "
+        f"Name the file itself or its folder with --data; the whole file is the Criteo Display Advertising Challenge's"
+    )
+
+
+def _find(place: Path, name: str) -> Path | None:
+    return next((path for end in _ENDINGS if (path := place / f"{name}{end}").is_file()), None)
+
+
+# Two passes -------------------------------------------------------------------------------------------
+
+
+def _prepare(paths: Sequence[Path], folder: Path, tables: Tables, tally: _Tally, report: Report) -> None:
+    partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
+    partial.mkdir(parents=True)
+    try:
+        encoders = _encoders(paths, tables, _Tally(tally.limit), report)
+        file_rows = _write_arrays(paths, partial, encoders, tally, report)
+        about = {
+            "files": [str(path) for path in paths],
+            "file_rows": file_rows,
+            "sizes": [encoder.size for encoder in encoders],
+            "tables": tables.as_dict(),
+            "malformed": tally.count,
+            "examples": tally.examples,
+        }
+        write_about(partial, about)
+        _publish(partial, folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    if tally.count:
+        warnings.warn(f"{tally.count} malformed lines were left out, the first: {tally.examples[0]}", stacklevel=3)
+
+
+def _encoders(paths: Sequence[Path], tables: Tables, tally: _Tally, report: Report) -> list[Lookup | Hash]:
+    """Pass 1: count the values of every category."""
+    counts = [TokenCounts() for _ in range(NUM_CATEGORIES)]
+    if tables.hashing != "always":
+        for rows, _ in _read(paths, "counting", tally, report):
+            for n, column in enumerate(counts):
+                column.add(rows.tokens[:, n])
+    return [tables.encoder(n, column) for n, column in enumerate(counts)]
+
+
+def _write_arrays(
+    paths: Sequence[Path], folder: Path, encoders: Sequence[Lookup | Hash], tally: _Tally, report: Report
+) -> list[int]:
+    """Pass 2: write the arrays; how many rows each file has."""
+    file_rows = [0] * len(paths)
+    with ExitStack() as stack:
+        files = {name: stack.enter_context((folder / name).open("wb")) for name in ARRAYS}
+        for rows, number in _read(paths, "writing", tally, report):
+            files["labels"].write(rows.labels.tobytes())
+            files["numbers"].write(rows.numbers().tobytes())
+            files["categories"].write(np.ascontiguousarray(encode(encoders, rows.tokens)).tobytes())
+            file_rows[number] += len(rows)
+    return file_rows
+
+
+def _read(paths: Sequence[Path], stage: str, tally: _Tally, report: Report) -> Iterator[tuple[Rows, int]]:
+    """The rows of all files, block by block, each with the number of its file."""
+    sizes, start, num_rows = [path.stat().st_size for path in paths], time.perf_counter(), 0
+    for number, path in enumerate(paths):
+        for block in blocks(path):
+            rows, malformed = read_block(block.text)
+            for line, why in malformed:
+                tally.note(path, block.first_line + line, why)
+            num_rows += len(rows)
+            done = sum(sizes[:number]) + block.share * sizes[number]
+            report(Progress(stage, done / max(1, sum(sizes)), num_rows, time.perf_counter() - start))
+            yield rows, number
+
+
+# Where the arrays go ----------------------------------------------------------------------------------
+
+
+def _fingerprint(paths: Sequence[Path], tables: Tables) -> str:
+    try:
+        files = [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
+    except OSError as error:
+        raise MissingData(f"{error.filename} cannot be read ({error.strerror}); name a file that exists") from error
+    settings: list[Any] = [_VERSION, files, tables.as_dict()]
+    return hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
+
+
+def _cache_folder(beside: Path) -> Path:
+    if os.access(beside, os.W_OK):
+        return beside
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "rankfold"
+
+
+def _publish(partial: Path, folder: Path) -> None:
+    """Give the folder its name. If another process was faster, its arrays are the same."""
+    try:
+        os.replace(partial, folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
