@@ -1,0 +1,96 @@
+"""Weights as bytes: each array becomes int8 numbers and a scale per slice, ``w = s · q``.
+
+onnxruntime's own dynamic quantization covers MatMul, Gemm and Gather of stored weights, but not Einsum,
+which is what factors are contracted with. So the arrays are stored as int8 and restored by a
+``DequantizeLinear`` each; all arithmetic stays in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+# Arrays with fewer entries stay in float32: their node in the graph would outweigh what they save.
+_MIN_ENTRIES = 128
+# Scales take 4 bytes each; there are at most this many per entry.
+_SCALES_PER_ENTRY = 1 / 16
+_LARGEST = 127
+
+
+class Bytes(NamedTuple):
+    """An array as int8 ``values`` and ``scale``: of shape (n,) for the n slices of ``axis``, or () for one."""
+
+    values: Tensor
+    scale: Tensor
+    axis: int | None
+
+    def restored(self) -> Tensor:
+        if self.axis is None:
+            return self.values * self.scale
+        return self.values * _along(self.scale, self.axis, self.values.dim())
+
+
+def round_(model: nn.Module) -> dict[str, Bytes]:
+    """Round the weights of ``model`` to int8 in place; returns them by the name of the parameter.
+
+    Vectors, such as biases and the parameters of normalisations, are left alone, and so are small arrays.
+    """
+    stored = {}
+    for name, parameter in model.named_parameters():
+        if parameter.dim() > 1 and parameter.numel() >= _MIN_ENTRIES and parameter.dtype == torch.float32:
+            stored[name] = to_bytes(parameter.detach())
+            parameter.data = stored[name].restored()
+    return stored
+
+
+def to_bytes(weight: Tensor) -> Bytes:
+    """The closest of a scale for all entries and a scale per slice of some axis that has few slices.
+
+    >>> to_bytes(torch.tensor([[0.5, -1.0], [0.25, 0.0]])).values
+    tensor([[  64, -127],
+            [  32,    0]], dtype=torch.int8)
+    """
+    axes = [n for n, size in enumerate(weight.shape) if size <= _SCALES_PER_ENTRY * weight.numel()]
+    candidates = [_rounded(weight, axis) for axis in (None, *axes)]
+    return min(candidates, key=lambda candidate: float((candidate.restored() - weight).square().sum()))
+
+
+def _rounded(weight: Tensor, axis: int | None) -> Bytes:
+    size = weight.abs()
+    largest = size.amax() if axis is None else size.movedim(axis, 0).flatten(1).amax(1)
+    # q = round(w / s) with s = max |w| / 127; an array of zeros keeps a scale of 1
+    scale = torch.where(largest > 0, largest / _LARGEST, 1.0)
+    spread = scale if axis is None else _along(scale, axis, weight.dim())
+    return Bytes((weight / spread).round().to(torch.int8), scale, axis)
+
+
+def _along(scale: Tensor, axis: int, dimensions: int) -> Tensor:
+    return scale.reshape([-1 if n == axis else 1 for n in range(dimensions)])
+
+
+def store_bytes_(graph: Any, stored: Mapping[str, Bytes]) -> None:
+    """Replace initializers of an ONNX graph by their int8 twins, each restored by a node of its own."""
+    from onnx import helper, numpy_helper
+
+    kept, added, nodes = [], [], []
+    for initializer in graph.initializer:
+        if initializer.name not in stored:
+            kept.append(initializer)
+            continue
+        name, (values, scale, axis) = initializer.name, stored[initializer.name]
+        added.append(numpy_helper.from_array(values.numpy(), f"{name}.q"))
+        added.append(numpy_helper.from_array(scale.numpy().astype(np.float32), f"{name}.s"))
+        # a single scale has no axis, and none is looked at
+        nodes.append(helper.make_node("DequantizeLinear", [f"{name}.q", f"{name}.s"], [name], axis=axis or 0))
+    _replace(graph.initializer, kept + added)
+    _replace(graph.node, nodes + list(graph.node))
+
+
+def _replace(field: Any, content: Iterable[Any]) -> None:
+    content = list(content)
+    del field[:]
+    field.extend(content)

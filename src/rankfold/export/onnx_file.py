@@ -1,0 +1,232 @@
+"""The posterior-mean model as an ONNX file, checked with onnxruntime before it gets its name."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, final
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from rankfold.export.int8 import round_, store_bytes_
+from rankfold.export.posterior_mean import posterior_mean_copy
+from rankfold.export.program import BATCH, ExportError, Inputs, checked_inputs, resized, silence, trace
+
+_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+# Outputs of onnxruntime and torch may differ by this share of the largest output.
+_TOLERANCE = 1e-4
+# The format of the file, protocol buffers, ends at 2 GB.
+_MAX_BYTES = 2**31 - 2**20
+
+
+@final
+@dataclass(frozen=True)
+class OnnxFile:
+    """A file that was written and checked.
+
+    Attributes:
+        path: where it is.
+        num_bytes: its size.
+        num_parameters: how many numbers of the model it holds, buffers such as running means included.
+        difference: the largest difference between onnxruntime and torch that the check has seen, as a
+            share of the largest output.
+        rounding: how far int8 weights have moved the outputs from the model's: the root mean square of
+            the change over that of the outputs; 0 without quantization.
+    """
+
+    path: Path
+    num_bytes: int
+    num_parameters: int
+    difference: float
+    rounding: float
+
+
+def export_onnx(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    example_inputs: Inputs,
+    *,
+    dense: bool = False,
+    quantize: Literal["int8"] | None = None,
+) -> OnnxFile:
+    """Write the posterior mean of ``model`` to an ONNX file that takes batches of any size.
+
+    The file holds the factors themselves, 4 bytes a number, and nothing of training. It is run by
+    onnxruntime on the example, on one of its examples and on a larger batch, and must give what the model
+    gives. If it does not, :class:`ExportError` is raised and whatever ``path`` held before is still there.
+
+    Args:
+        model: at any ranks, in any mode, on any device; it is left as it is.
+        path: of the file; its folder is made if it is missing.
+        example_inputs: what the model is called with, one tensor or several, all with the batch as their
+            first dimension. All other dimensions are fixed to those of the example.
+        dense: put ``torch.nn`` layers in place of the tensorized ones first: a larger file, plain operators.
+        quantize: ``"int8"`` stores weights as bytes with scales, a quarter of the size; computing stays
+            in float32.
+
+    >>> import tempfile, rankfold as rf
+    >>> model = rf.Linear(784, 512, config=rf.TTM(max_rank=8))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = export_onnx(model, folder + "/layer.onnx", torch.randn(8, 784))
+    >>> file.num_parameters, file.num_bytes - 4 * file.num_parameters < 2000
+    (5888, True)
+    """
+    _check_packages()
+    if quantize not in (None, "int8"):
+        raise ValueError(f"quantize must be None or 'int8', got {quantize!r}")
+    inputs, target = checked_inputs(example_inputs), Path(path)
+    mean = posterior_mean_copy(model, dense=dense)
+    _check_size(mean)
+    exact = _outputs(mean, inputs)
+    stored = round_(mean) if quantize == "int8" else {}
+    proto = _to_onnx(trace(mean, inputs))
+    kept = {array.name for array in proto.graph.initializer}
+    num_parameters = sum(value.numel() for name, value in mean.state_dict().items() if name in kept)
+    store_bytes_(proto.graph, stored)
+    content: bytes = proto.SerializeToString()
+    difference = max(_difference(content, mean, resized(inputs, size)) for size in _batches(inputs))
+    _write(target, content)
+    rounding = _relative_change(_outputs(mean, inputs), exact) if stored else 0.0
+    return OnnxFile(target, len(content), num_parameters, difference, rounding)
+
+
+def _check_packages() -> None:
+    for package in _PACKAGES:
+        try:
+            import_module(package)
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                f"exporting to ONNX needs {package}; install it with: pip install 'rankfold[export]'", name=error.name
+            ) from error
+
+
+def _check_size(mean: nn.Module) -> None:
+    num_bytes = sum(tensor.nbytes for tensor in mean.state_dict().values())
+    if num_bytes > _MAX_BYTES:
+        raise ExportError(
+            f"the weights take {num_bytes:,} bytes, and an ONNX file holds at most 2 GB; "
+            f"export the factors (dense=False), or use rankfold.export.export_program"
+        )
+
+
+# Making it ------------------------------------------------------------------------------------------
+
+
+def _to_onnx(program: ExportedProgram) -> Any:
+    """The program as an ONNX model, small and without what exporters note for debugging."""
+    import onnx_ir
+    from onnx_ir.passes.common import ClearMetadataAndDocStringPass
+    from onnxscript.optimizer import optimize_ir
+
+    names = _output_names(program)
+    with silence():
+        try:
+            converted = torch.onnx.export(program, (), dynamo=True, optimize=False, verbose=False, output_names=names)
+        except Exception as error:
+            raise ExportError(f"torch.onnx cannot convert this model: {error}") from error
+        assert converted is not None
+        optimize_ir(converted.model, should_fold=_should_fold)
+        ClearMetadataAndDocStringPass()(converted.model)
+        proto = onnx_ir.serde.serialize_model(converted.model)
+    _tidy(proto)
+    return proto
+
+
+def _should_fold(node: Any) -> bool | None:
+    """Not what is made of weights: multiplied out, the factors would be the dense weight again."""
+    constants = [value.const_value for value in node.inputs if value is not None and value.const_value is not None]
+    weights = any(constant.dtype.is_floating_point() and constant.size > 1 for constant in constants)
+    return False if weights else None  # None: the optimizer decides
+
+
+def _output_names(program: ExportedProgram) -> list[str]:
+    count = len(program.graph_signature.user_outputs)
+    return ["output"] if count == 1 else [f"output_{n}" for n in range(count)]
+
+
+def _tidy(proto: Any) -> None:
+    """Drop inferred shapes and notes, and give the batch its name."""
+    graph = proto.graph
+    del graph.value_info[:]
+    symbol = graph.input[0].type.tensor_type.shape.dim[0].dim_param
+    for value in (*graph.input, *graph.output):
+        del value.metadata_props[:]
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.dim_param = re.sub(rf"\b{symbol}\b", BATCH, dim.dim_param)
+
+
+def _write(target: Path, content: bytes) -> None:
+    """All of it or nothing."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".exporting-") as folder:
+        partial = Path(folder) / target.name
+        partial.write_bytes(content)
+        os.replace(partial, target)
+
+
+# Checking it ----------------------------------------------------------------------------------------
+
+
+def _batches(inputs: Sequence[Tensor]) -> tuple[int, ...]:
+    """The batch sizes to check: the example's, one, and one more than twice the example's."""
+    batch = inputs[0].shape[0]
+    return (batch, 1, 2 * batch + 1)
+
+
+@torch.no_grad()
+def _outputs(model: nn.Module, inputs: Sequence[Tensor]) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(model(*inputs)) if isinstance(leaf, Tensor)]
+
+
+def _difference(content: bytes, mean: nn.Module, inputs: Sequence[Tensor]) -> float:
+    """How far onnxruntime is from torch, as a share of the largest output; too far is an error."""
+    expected, found = _outputs(mean, inputs), _run(content, inputs)
+    if [tuple(y.shape) for y in expected] != [tuple(y.shape) for y in found]:
+        raise ExportError(
+            f"onnxruntime gives outputs of shape {[tuple(y.shape) for y in found]} for a batch of "
+            f"{inputs[0].shape[0]}, the model {[tuple(y.shape) for y in expected]}; nothing was written"
+        )
+    share = max(
+        (float((a - b).abs().max() / b.abs().max().clamp(min=1e-12)) for a, b in _numbers(found, expected)), default=0.0
+    )
+    if not share <= _TOLERANCE:
+        raise ExportError(
+            f"onnxruntime and the model differ by {share:.1e} of the largest output for a batch of "
+            f"{inputs[0].shape[0]}, more than {_TOLERANCE:.0e}; nothing was written. A model in float32 may help: "
+            f"model.float()"
+        )
+    return share
+
+
+def _numbers(found: Sequence[Tensor], expected: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    return [(a.double(), b.double()) for a, b in zip(found, expected, strict=True) if b.numel()]
+
+
+def _run(content: bytes, inputs: Sequence[Tensor]) -> list[Tensor]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # what is fatal is raised as well
+    options.intra_op_num_threads = torch.get_num_threads()
+    try:
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        names = [entry.name for entry in session.get_inputs()]
+        found = session.run(None, {name: x.numpy() for name, x in zip(names, inputs, strict=True)})
+    except Exception as error:
+        raise ExportError(f"onnxruntime cannot run the exported model; nothing was written: {error}") from error
+    return [torch.from_numpy(y) for y in found]
+
+
+def _relative_change(rounded: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
+    pairs = _numbers(rounded, exact)
+    change = sum(float((a - b).square().sum()) for a, b in pairs)
+    return float((change / max(1e-300, sum(float(b.square().sum()) for _, b in pairs))) ** 0.5)

@@ -1,0 +1,84 @@
+"""A copy of a model with nothing in it but its posterior mean: what is exported."""
+
+from __future__ import annotations
+
+import copy
+from typing import TypeGuard
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rankfold.bayesian_tensor import BayesianTensor
+from rankfold.bayesian_vector import BayesianVector
+from rankfold.layers import EmbeddingBag
+from rankfold.posterior import PointPosterior
+from rankfold.surgery import to_dense
+from rankfold.wrapping import unwrapped
+
+
+def posterior_mean_copy(model: nn.Module, *, dense: bool = False) -> nn.Module:
+    """``model`` on the CPU, in eval mode, with the means alone: no log-stds, no λ. The model is not changed.
+
+    Args:
+        dense: with ``torch.nn`` layers in place of the tensorized ones.
+    """
+    inner = unwrapped(model)
+    copied = (to_dense(inner) if dense else copy.deepcopy(inner)).cpu().eval().requires_grad_(False)
+    for module in list(copied.modules()):
+        if isinstance(module, BayesianTensor):
+            module.factors = PointPosterior(module.factors.mean)
+            del module.variance, module.count
+        elif isinstance(module, BayesianVector):
+            module.entries = PointPosterior(module.entries.mean)
+    return _with_plain_bags(copied)
+
+
+class Bags(nn.Module):
+    """An embedding bag as a gather and a sum.
+
+    Exporters turn ``embedding_bag`` into a loop over the bags, and with padding they fix their number.
+
+    Shape: indices (B, N) to (B, J), with weights (B, N) if the mode is ``"sum"``.
+    """
+
+    def __init__(self, layer: EmbeddingBag | nn.EmbeddingBag) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, index: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
+        if offsets is not None or index.dim() != 2:
+            raise ValueError(
+                "an embedding bag can be exported only with indices (B, N) and no offsets; "
+                "pad the bags to one length and give the layer a padding_idx"
+            )
+        rows = self._rows(index)  # (B, N, J)
+        counted = torch.ones_like(index, dtype=rows.dtype)  # (B, N)
+        if self.layer.padding_idx is not None:
+            counted = (index != self.layer.padding_idx).to(rows.dtype)
+        weights = counted if per_sample_weights is None else counted * per_sample_weights
+        total = (rows * weights[:, :, None]).sum(1)
+        # a bag of nothing but padding is 0
+        return total / counted.sum(1, keepdim=True).clamp(min=1.0) if self.layer.mode == "mean" else total
+
+    def _rows(self, index: Tensor) -> Tensor:
+        if isinstance(self.layer, nn.EmbeddingBag):
+            return F.embedding(index, self.layer.weight)
+        return self.layer.tensor.rows(index.reshape(-1)).reshape(*index.shape, self.layer.embedding_dim)
+
+
+def _with_plain_bags(model: nn.Module) -> nn.Module:
+    """Put :class:`Bags` around all embedding bags that sum or average."""
+    if _is_linear_bag(model):
+        return Bags(model)
+    for parent in list(model.modules()):
+        for name, child in parent._modules.items():  # every name of a shared bag
+            if child is not None and _is_linear_bag(child):
+                setattr(parent, name, Bags(child))
+    return model
+
+
+def _is_linear_bag(module: nn.Module) -> TypeGuard[EmbeddingBag | nn.EmbeddingBag]:
+    if isinstance(module, nn.EmbeddingBag):
+        return module.mode in ("sum", "mean") and module.max_norm is None
+    return isinstance(module, EmbeddingBag)
