@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import sys
 
-_EXTRA = {"typer": "cli", "rich": "cli", "matplotlib": "cli", "sklearn": "cli", "torchmetrics": "experiments"}
+_EXTRA = {
+    **dict.fromkeys(("typer", "rich", "matplotlib", "sklearn"), "cli"),
+    **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "export"),
+    "torchmetrics": "experiments",
+}
 
 
 def app() -> None:

@@ -20,11 +20,12 @@ from torch import nn
 
 import rankfold
 from rankfold.accounting import accounting
+from rankfold.architecture import Architecture
 from rankfold.checkpoint import save
 from rankfold.cli.demo_plot import plot_ranks
 from rankfold.cli.demo_screen import progress_lines, result_table, screen
 from rankfold.data.digits import Digits, load_digits
-from rankfold.demo import DemoRun, FormatName, PriorName, Settings, accuracy, train_dense
+from rankfold.demo import DemoRun, FormatName, PriorName, Settings, accuracy, classifier, train_dense
 from rankfold.predictive import predict
 
 INTERRUPTED = 130  # what a shell expects of a command stopped by Ctrl-C
@@ -145,6 +146,7 @@ def _mean_or_none(values: torch.Tensor) -> float | None:
 
 def _leave_results(run: DemoRun, figures: dict[str, Any], out: Path) -> None:
     save(run.model, out / "model")
+    Architecture.of(classifier, [run.data.test_images]).write(out / "model")
     plot_ranks(run, out / "ranks.png")
     (out / "demo.json").write_text(json.dumps(figures, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 

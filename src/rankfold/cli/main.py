@@ -7,6 +7,7 @@ import typer
 from rankfold.cli.bench import bench
 from rankfold.cli.data import data
 from rankfold.cli.demo import demo
+from rankfold.cli.export import export
 from rankfold.cli.figures import figures
 from rankfold.cli.reproduce import reproduce
 from rankfold.cli.table import table
@@ -22,5 +23,6 @@ app.command()(demo)
 app.command()(reproduce)
 app.command()(table)
 app.command()(figures)
+app.command()(export)
 app.add_typer(bench, name="bench")
 app.add_typer(data, name="data")

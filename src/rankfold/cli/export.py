@@ -1,0 +1,116 @@
+"""``rankfold export``: a trained model as a file that runs without rankfold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from rankfold.accounting import accounting
+from rankfold.architecture import Architecture, Input, find_network, rebuild
+from rankfold.checkpoint import MANIFEST_FILE
+from rankfold.export import ExportError, export_onnx, export_program
+
+Figures = dict[str, str | int | float]
+
+FAILED = 1
+_EXAMPLES = 8  # in the batch that the file is made and checked with
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="Folder of a run, such as runs/demo, or of a saved model.")],
+    out: Annotated[
+        Path | None,
+        typer.Argument(help="The file: .onnx, or .pt2 for torch.export; model.onnx in the run's folder if left out."),
+    ] = None,
+    model: Annotated[str, typer.Option(help="Function that makes the dense network, as package.module:function.")] = "",
+    input: Annotated[
+        list[str] | None,
+        typer.Option(help="Shape of one example, such as 784, 3x32x32 or 200:int64; once per input of the model."),
+    ] = None,
+    dense: Annotated[bool, typer.Option("--dense", help="Multiply the factors out: large, but plain layers.")] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="Store weights as bytes, a quarter of the size.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Write the posterior mean of a trained model to an ONNX file, at the ranks it has found.
+
+    The file takes batches of any size. It is run by onnxruntime before it gets its name, and must give what
+    the model gives. Runs of `rankfold demo` say themselves which network they trained. For any other
+    checkpoint name the function that makes the network, before it was tensorized, and its inputs:
+
+    `rankfold export runs/mine net.onnx --model mypackage.nets:small --input 3x32x32`
+
+    Exit codes: 0 written, 1 the model cannot be exported, 2 the request is wrong.
+    """
+    target = out or run / "model.onnx"
+    if target.suffix not in (".onnx", ".pt2") or (int8 and target.suffix == ".pt2"):
+        raise typer.BadParameter(f"the file must end in .onnx, or in .pt2 without --int8, got {target}")
+    try:
+        network, example = _load(run, model, [Input.parse(text) for text in input or []])
+    except (ValueError, OSError) as error:
+        raise typer.BadParameter(str(error)) from error
+    try:
+        figures = _write(network, target, example, dense, int8)
+    except (ExportError, OSError) as error:
+        Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(FAILED) from error
+    if as_json:
+        typer.echo(json.dumps(figures, indent=2))
+    else:
+        _print(figures)
+
+
+def _load(run: Path, model: str, inputs: list[Input]) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """The trained network, and a batch of examples for it."""
+    folder = run / "model" if (run / "model" / MANIFEST_FILE).exists() else run
+    found = None if model and inputs else Architecture.read(folder)
+    name, shapes = model or (found.network if found else ""), inputs or (found.inputs if found else ())
+    if not name or not shapes:
+        raise ValueError(
+            f"{folder} does not say which network it holds; name the function that makes it with --model "
+            f"package.module:function, and its inputs with --input, such as --input 784"
+        )
+    network = rebuild(find_network(name)(), folder)
+    return network, tuple(shape.example(_EXAMPLES) for shape in shapes)
+
+
+def _write(network: nn.Module, target: Path, example: tuple[Tensor, ...], dense: bool, int8: bool) -> Figures:
+    """Write the file; what there is to say of it."""
+    counts = accounting(network).total
+    figures: Figures = {
+        "file": str(target),
+        "dense_parameters": counts.dense_parameters,
+        "dense_bytes": counts.dense_bytes,
+    }
+    if target.suffix == ".onnx":
+        file = export_onnx(network, target, example, dense=dense, quantize="int8" if int8 else None)
+        figures |= {"parameters": file.num_parameters, "bytes": file.num_bytes}
+        return figures | {"difference_from_model": file.difference, "change_by_rounding": file.rounding}
+    program = export_program(network, example, dense=dense)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    torch.export.save(program, target)
+    parameters = sum(value.numel() for value in program.state_dict.values())
+    return figures | {"parameters": parameters, "bytes": target.stat().st_size}
+
+
+def _print(figures: Figures) -> None:
+    console = Console()
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold")
+    table.add_column("")
+    table.add_column("parameters", justify="right")
+    table.add_column("bytes", justify="right")
+    table.add_row("dense network", f"{figures['dense_parameters']:,}", f"{figures['dense_bytes']:,}", style="dim")
+    table.add_row("exported file", f"{figures['parameters']:,}", f"{figures['bytes']:,}", style="bold cyan")
+    console.print(table)
+    if "difference_from_model" in figures:
+        console.print(f"onnxruntime and the model agree to {figures['difference_from_model']:.0e} of the output.")
+    if figures.get("change_by_rounding"):
+        console.print(f"Rounding to int8 changes the output by {figures['change_by_rounding']:.1%}.")
+    console.print(f"The file is [bold]{figures['file']}[/].", soft_wrap=True)
