@@ -3,6 +3,7 @@
 import copy
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -34,26 +35,29 @@ def train_step(model: nn.Module, ranks: rf.RankDetermination) -> Tensor:
     return loss
 
 
-def test_kl_is_scaled_by_beta_weight_and_data() -> None:
+def test_kl_is_scaled_by_beta_and_data() -> None:
     model, ranks = make(kl_weight=2.5)
     assert float(ranks.kl().detach()) == 0.0  # β starts at 0
     ranks.beta.fill_(0.4)
     parts = [m.kl() for layer in (model[0], model[2]) for m in (layer.tensor, layer.bias_vector)]
     nats = float(torch.stack(parts).sum().detach())
-    assert float(ranks.kl().detach()) == pytest.approx(0.4 * 2.5 * nats / 1000, rel=1e-6)
+    assert float(ranks.kl().detach()) == pytest.approx(0.4 * nats / 1000, rel=1e-6)
     assert ranks.terms()["kl_nats"] == pytest.approx(nats, rel=1e-6)
     penalty = sum(float(layer.tensor.variance.log().sum() / 2) for layer in (model[0], model[2]))
     assert ranks.terms()["penalty_nats"] == pytest.approx(penalty, rel=1e-5)
     assert ranks.terms()["beta"] == pytest.approx(0.4)
 
 
-def test_beta_reaches_one_half_way() -> None:
-    model, ranks = make(total_steps=20)
+@pytest.mark.parametrize(("weight", "last"), [(0.0, 0.0), (0.5, 0.5), (1.0, 1.0), (3.0, 1.0)])
+def test_beta_rises_to_twice_the_weight_and_falls_back_to_the_exact_objective(weight: float, last: float) -> None:
+    model, ranks = make(total_steps=40, kl_weight=weight)
     betas = []
-    for _ in range(12):
+    for _ in range(40):
         betas.append(float(ranks.beta))
         train_step(model, ranks)
-    assert betas == pytest.approx([min(1.0, n / 10) for n in range(12)], abs=1e-6)
+    # 20 steps up, 2 steps at the top, 4 steps down
+    steps, values = [0, 20, 22, 26, 40], [0.0, 2 * weight, 2 * weight, last, last]
+    assert betas == pytest.approx(np.interp(range(40), steps, values).tolist(), abs=1e-5)
 
 
 def test_half_step_two_is_the_incremental_closed_form() -> None:
@@ -180,7 +184,7 @@ def test_training_can_be_resumed() -> None:
     other, resumed = make(copy.deepcopy(model), total_steps=100)
     resumed.load_state_dict(copy.deepcopy(ranks.state_dict()))
     assert resumed.num_steps == 60
-    assert float(resumed.beta) == 1.0
+    assert float(resumed.beta) == float(ranks.beta) == pytest.approx(1.5)
     assert all(torch.equal(a, b) for a, b in zip(resumed._streaks["0.tensor"], ranks._streaks["0.tensor"], strict=True))
     train_step(other, resumed)
     assert ranks.history  # the first layer was cut at step 60
@@ -376,7 +380,7 @@ def test_a_broken_factor_stops_training_and_the_last_good_state_is_there(bad: fl
         train_step(model, ranks)
     assert ranks.restore() == 5
     assert ranks.num_steps == 5
-    assert float(ranks.beta) == pytest.approx(0.1)
+    assert float(ranks.beta) == pytest.approx(0.2)
     for _ in range(10):
         assert torch.isfinite(train_step(model, ranks).detach())
 

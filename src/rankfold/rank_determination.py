@@ -1,6 +1,6 @@
 """The training objective's second part and the second half step.
 
-The objective of one training step is ``mean NLL + β · w · KL / N``: nats per example. The first half
+The objective of one training step is ``mean NLL + β · KL / N``: nats per example. The first half
 step is the user's own ``loss.backward(); optimizer.step()``; the second sets the rank variances λ to
 their closed form, advances the warm-up and, when it is due, cuts the ranks the data do not support.
 """
@@ -50,8 +50,9 @@ class RankDetermination:
             classifier, tokens for a language model.
         total_steps: how many times ``step()`` will be called, once for every ``optimizer.step()``: epochs
             times batches. Without it (and with ``warmup_steps``) ranks are cut by ``prune()`` alone.
-        kl_weight: w, the one trade-off: above 1 smaller models, below 1 larger ones.
-        warmup_steps: e_w, steps until β reaches 1; half of ``total_steps`` if left out.
+        kl_weight: w, the one trade-off: above 1 smaller models, below 1 larger ones. While ranks are found the KL
+            counts 2w times, then w times, or once if w is larger: the exact objective.
+        warmup_steps: e_w, steps until β is at its highest; half of ``total_steps`` if left out.
         step_size: γ of the incremental update of λ.
         pruning: when and how ranks are cut during training.
         copies: averaged copies of the model (EMA), cut together with it.
@@ -60,7 +61,7 @@ class RankDetermination:
         process_group: the processes that train this model together; all of them if left out, as in DDP.
 
     Attributes:
-        beta: β, on the model's device.
+        beta: β, the weight of the KL now, on the model's device.
         num_steps: how many steps were taken.
         history: what every pruning did, with its step.
         version: counts the moments at which tensors were replaced; a captured graph is stale after one.
@@ -92,9 +93,8 @@ class RankDetermination:
         _check_numbers(num_data, kl_weight, step_size, check_every)
         check_optimizers(model, self.optimizers)
         self.num_data = num_data
-        self.kl_weight = kl_weight
         self.step_size = step_size
-        self.schedule = Schedule(total_steps, warmup_steps, pruning or Pruning())
+        self.schedule = Schedule(total_steps, warmup_steps, pruning or Pruning(), kl_weight)
         self.rule = self.schedule.pruning.rule
         self.copies = tuple(copies)
         self.check_every = check_every
@@ -105,6 +105,7 @@ class RankDetermination:
         self._parts = [m for m in model.modules() if isinstance(m, (BayesianTensor, BayesianVector)) and m.has_prior]
         first = next(iter(self.tensors.values()))
         self.beta = torch.zeros((), device=first.variance.device)
+        self._steps_on_device = torch.zeros_like(self.beta)
         self._last_kl = torch.zeros((), device=first.variance.device)
         self._order = StepOrder(self.optimizers)
         self._averages = {n: WindowAverage(t) for n, t in self.tensors.items() if t.inference == "bayes"}
@@ -115,14 +116,14 @@ class RankDetermination:
     # Half step 1 --------------------------------------------------------------------------------
 
     def kl(self) -> Tensor:
-        """``β · w · KL / N``, to be added to the mean NLL.
+        """``β · KL / N``, to be added to the mean NLL.
 
         When gradients of k batches are accumulated, the KL counts once: ``((nll + ranks.kl()) / k).backward()``, or
         :meth:`kl_backward`.
         """
         nats = self._nats()
         self._last_kl = nats.detach()
-        value = self.beta * (self.kl_weight / self.num_data) * nats
+        value = self.beta * nats / self.num_data
         self._order.watch(value)
         return value
 
@@ -171,8 +172,8 @@ class RankDetermination:
             tensor.update_variance(self.step_size)
         for average in self._averages.values():
             average.update()
-        # β = min(1, e / e_w), on the device, one increment a step
-        self.beta.add_(1.0 / self.schedule.warmup).clamp_(max=1.0)
+        # counted on the device, where a captured graph finds it
+        self._set_steps(self._steps_on_device + 1.0)
 
     def advance(self) -> PruneResult | None:
         """The part of ``step()`` that runs on the host: counting, checking, pruning.
@@ -198,7 +199,7 @@ class RankDetermination:
     def restore(self) -> int:
         """Return to the last good state after a :class:`~rankfold.NumericalFault`; its step."""
         self.num_steps = self._health.restore()
-        self.beta.fill_(self.schedule.beta(self.num_steps))
+        self._set_steps(torch.full_like(self.beta, self.num_steps))
         self._forget()
         return self.num_steps
 
@@ -208,12 +209,12 @@ class RankDetermination:
         """What it takes to go on later, besides the states of the model and the optimizer."""
         streaks = {name: [s.clone() for s in groups] for name, groups in self._streaks.items()}
         averages = {name: average.state() for name, average in self._averages.items()}
-        return {"num_steps": self.num_steps, "beta": self.beta.clone(), "streaks": streaks, "averages": averages}
+        return {"num_steps": self.num_steps, "streaks": streaks, "averages": averages}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state``; load the model's own state first, since ranks must match."""
         self.num_steps = state["num_steps"]
-        self.beta.copy_(state["beta"])
+        self._set_steps(torch.full_like(self.beta, self.num_steps))
         self._forget()
         for name, groups in state["streaks"].items():
             if [len(s) for s in groups] != list(self.tensors[name].format.ranks):
@@ -229,6 +230,10 @@ class RankDetermination:
         return f"RankDetermination(step {self.num_steps} of {total}, β {float(self.beta):.2f}, ranks {ranks})"
 
     # Inside ---------------------------------------------------------------------------------------
+
+    def _set_steps(self, steps: Tensor) -> None:
+        self._steps_on_device.copy_(steps)
+        self.beta.copy_(self.schedule.beta(steps))
 
     def _nats(self) -> Tensor:
         """The KL of all tensors and biases."""

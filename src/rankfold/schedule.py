@@ -1,11 +1,25 @@
-"""When things happen during training: the warm-up of β, checks of the ranks, moments of pruning."""
+"""When things happen during training: the weight β of the KL, checks of the ranks, moments of pruning.
+
+β rises from 0 to twice the KL weight w, so that ranks are found under more pressure than the exact objective
+has: redundant ones, which it would tolerate, die. Once they are dead β falls back to w, or to 1 if w is
+larger, and the model that is left fits the data by the exact objective.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 from rankfold.pruning.rules import PruningRule
 from rankfold.shapes import is_positive_integer
+
+
+# β rises to so many times the KL weight,
+PRESSURE = 2.0
+# stays there until so many times the warm-up have passed, and is back at its last value after so many.
+HOLD_UNTIL, BACK_AT = 1.1, 1.3
 
 
 @dataclass(frozen=True)
@@ -45,12 +59,14 @@ class Schedule:
 
     Args:
         total_steps: how many there will be; if unknown, ranks are checked but never cut by themselves.
-        warmup_steps: e_w, steps until β reaches 1; half of ``total_steps`` if left out.
+        warmup_steps: e_w, steps until β is at its highest; half of ``total_steps`` if left out.
+        kl_weight: w.
     """
 
     total_steps: int | None
     warmup_steps: int | None
     pruning: Pruning
+    kl_weight: float = 1.0
 
     def __post_init__(self) -> None:
         check_positive(total_steps=self.total_steps, warmup_steps=self.warmup_steps)
@@ -74,9 +90,12 @@ class Schedule:
             return self.warmup_steps
         return max(1, (self.total_steps or 0) // 2)
 
-    def beta(self, step: int) -> float:
-        """``β = min(1, e / e_w)`` after so many steps."""
-        return min(1.0, step / self.warmup)
+    def beta(self, step: Tensor) -> Tensor:
+        """β after ``step`` steps, both 0-dim tensors: up to 2w, and back to min(w, 1)."""
+        highest, last = PRESSURE * self.kl_weight, min(self.kl_weight, 1.0)
+        progress = step / self.warmup  # e / e_w
+        falling = highest + (last - highest) * (progress - HOLD_UNTIL) / (BACK_AT - HOLD_UNTIL)
+        return torch.minimum(highest * progress, falling.clamp(last, highest))
 
     def checks_at(self, step: int) -> bool:
         """Whether ranks are examined at this step: evenly spaced, from the end of the warm-up."""

@@ -116,7 +116,6 @@ def test_the_command_prints_and_writes_every_row(tmp_path):
         *((f"rankfold, {mode}", f) for mode in ("fixed rank", "Bayesian") for f in ("CP", "Tucker", "TT", "TTM")),
     }
     assert all(f"{r['parameters']:,}" in result.output for r in rows)
-    assert all(r["forward"]["median_ms"] < r["forward_backward"]["upper_ms"] for r in rows)
 
 
 def test_without_the_peer_one_note_says_how_to_get_it(monkeypatch, tmp_path):

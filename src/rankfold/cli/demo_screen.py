@@ -10,7 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from rankfold.demo import DemoRun, Snapshot
+from rankfold.demo import WARMUP_FRACTION, DemoRun, Snapshot
 
 BAR_WIDTH = 36
 ALIVE, GONE, ACCENT = "cyan", "grey30", "bold magenta"
@@ -64,7 +64,7 @@ def _footnotes(figures: dict[str, Any]) -> list[Text]:
 def _progress(run: DemoRun, now: Snapshot) -> Text:
     share = now.epoch / run.settings.epochs
     left = now.seconds / now.epoch * (run.settings.epochs - now.epoch)
-    phase = "warm-up" if now.beta < 1.0 else "cutting ranks" if share < 1.0 else "done"
+    phase = "warm-up" if share < WARMUP_FRACTION else "cutting ranks" if share < 1.0 else "done"
     return Text.assemble(
         ("epoch ", "dim"), f"{now.epoch}/{run.settings.epochs}  ", *_bar(share, ACCENT), f"  {phase}, {left:.0f} s left"
     )

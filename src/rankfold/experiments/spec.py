@@ -35,7 +35,7 @@ class Spec:
             tensorized training that finds its ranks.
         format: of the weights; none for ``dense``.
         prior, inference, kl_weight, warmup: of ``ard`` alone; ``warmup`` is the share of the steps over
-            which β rises to 1.
+            which β rises to its highest.
         oracle: the row whose ranks ``tc-or`` takes.
         max_rank: the rank to start from; the task's own for the format if left out.
         epochs: of training, or of the dense training of ``tc-mr`` and ``tc-or``.
