@@ -53,6 +53,16 @@ def test_all_is_there(tiny, tmp_path):
         assert f"{name} is in {tmp_path / name}" in result.output
 
 
+def test_cifar10_is_read_to_its_end(tmp_path):
+    (tmp_path / "cifar10").mkdir()
+    (tmp_path / "cifar10" / "cifar-10-binary.tar.gz").write_bytes(b"<html>")
+    result = run("check", "--data", tmp_path)
+    assert result.exit_code == 1
+    assert row(result.output, "cifar10") == "damaged 50,000 + 10,000 0.0 MB 0 of 6"
+    assert "cifar-10-binary.tar.gz cannot be unpacked" in result.output
+    assert row(run("check", "--data", tmp_path / "nowhere").output, "cifar10") == "missing 50,000 + 10,000"
+
+
 def test_nothing_is_there(tiny, tmp_path):
     result = run("check", RANKFOLD_DATA=str(tmp_path / "nowhere"))
     assert result.exit_code == 0, result.output

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import typer
 from rich import box
@@ -12,9 +13,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from rankfold.data import cifar10
 from rankfold.data.errors import DamagedData, DataError, MissingData
 from rankfold.data.location import data_root, find_file
-from rankfold.data.mnist import DATA_SETS, DataFile, DataSet, read_file
+from rankfold.data.mnist import DATA_SETS, DataSet, read_file
 from rankfold.data.openml import download
 
 DataSetName = Literal["mnist", "fashion-mnist"]
@@ -26,6 +28,7 @@ Folder = Annotated[
         "If left out: the environment variable RANKFOLD_DATA, else ./data.",
     ),
 ]
+_Part = TypeVar("_Part")
 _STYLES = {"found": "green", "missing": "yellow", "damaged": "bold red"}
 
 data = typer.Typer(help="Check or download the data sets of the experiments.", no_args_is_help=True)
@@ -33,11 +36,12 @@ data = typer.Typer(help="Check or download the data sets of the experiments.", n
 
 @dataclass(frozen=True)
 class Finding:
-    """What there is of a data set on disk."""
+    """What there is of a data set on disk, and of how many examples and files it consists."""
 
+    examples: str
+    num_files: int
     place: Path | None = None
     num_bytes: int = 0
-    checked: int = 0
     problems: tuple[str, ...] = ()
 
     @property
@@ -52,12 +56,13 @@ def check(folder: Folder = None) -> None:
     """Say which data sets are there, and whether they are whole.
 
     Every file is read to its end: sizes must agree with its header, and its content must have the
-    checksum of the published one, be it gzipped or not. Ends with exit code 1 if a file is damaged or one
+    checksum of the published one, however it is packed. Ends with exit code 1 if a file is damaged or one
     of several is absent. A data set that is not there at all is no error.
     """
     console = Console()
     with console.status("reading"):
         findings = {name: _examine(data_set, folder) for name, data_set in DATA_SETS.items()}
+        findings |= {name: examine(folder) for name, examine in OTHERS.items()}
     console.print(_table(findings))
     for name, finding in findings.items():
         for note in finding.problems or (f"{name} is in {finding.place}",):
@@ -100,22 +105,42 @@ def _stop(message: str) -> typer.Exit:
 
 
 def _examine(data_set: DataSet, folder: Path | None) -> Finding:
+    examples = " + ".join(f"{part.images.shape[0]:,}" for part in data_set.parts)
+    absent = Finding(examples, len(data_set.files))
     try:
         place = data_set.find(folder)
-        problems = tuple(filter(None, (_problem(file, data_set, place) for file in data_set.files)))
+        problems = _problems(lambda file: read_file(file, data_set, place), data_set.files)
     except MissingData as error:
-        return Finding(problems=(str(error),))
+        return replace(absent, problems=(str(error),))
     paths = filter(None, (find_file(place, file.name) for file in data_set.files))
     num_bytes = sum(path.stat().st_size for path in paths)
-    return Finding(place, num_bytes, len(data_set.files) - len(problems), problems)
+    return replace(absent, place=place, num_bytes=num_bytes, problems=problems)
 
 
-def _problem(file: DataFile, data_set: DataSet, place: Path) -> str | None:
+def _examine_cifar10(folder: Path | None) -> Finding:
+    absent = Finding("50,000 + 10,000", len(cifar10.BATCHES))
     try:
-        read_file(file, data_set, place)
-    except DamagedData as error:
-        return str(error)
-    return None
+        place = cifar10.find_cifar10(folder)
+    except MissingData as error:
+        return replace(absent, problems=(str(error),))
+    problems = _problems(lambda batch: cifar10.read_batch(batch, place), cifar10.BATCHES)
+    num_bytes = sum(path.stat().st_size for path in cifar10.files_of(place))
+    return replace(absent, place=place, num_bytes=num_bytes, problems=problems)
+
+
+# Data sets with readers of their own.
+OTHERS: dict[str, Callable[[Path | None], Finding]] = {cifar10.NAME: _examine_cifar10}
+
+
+def _problems(read: Callable[[_Part], object], parts: Iterable[_Part]) -> tuple[str, ...]:
+    """What is wrong with the parts of a data set that cannot be read."""
+    problems = []
+    for part in parts:
+        try:
+            read(part)
+        except DamagedData as error:
+            problems.append(str(error))
+    return tuple(problems)
 
 
 def _table(findings: dict[str, Finding]) -> Table:
@@ -126,12 +151,12 @@ def _table(findings: dict[str, Finding]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for name, finding in findings.items():
         state = f"[{_STYLES[finding.state]}]{finding.state}[/]"
-        table.add_row(name, state, *_figures(DATA_SETS[name], finding))
+        table.add_row(name, state, *_figures(finding))
     return table
 
 
-def _figures(data_set: DataSet, finding: Finding) -> tuple[str, ...]:
-    images = " + ".join(f"{part.images.shape[0]:,}" for part in data_set.parts)
+def _figures(finding: Finding) -> tuple[str, ...]:
     if finding.place is None:
-        return images, "", ""
-    return images, f"{finding.num_bytes / 1e6:.1f} MB", f"{finding.checked} of {len(data_set.files)}"
+        return finding.examples, "", ""
+    checked = finding.num_files - len(finding.problems)
+    return finding.examples, f"{finding.num_bytes / 1e6:.1f} MB", f"{checked} of {finding.num_files}"
