@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, Self, final
 
 import torch
@@ -10,10 +11,13 @@ from torch import Tensor, nn
 
 from rankfold.bayesian_tensor import BayesianTensor
 from rankfold.config import TensorConfig
+from rankfold.layers.bags import pooled_rows
 from rankfold.layers.base import TensorizedLayer, like_dense, posterior_mean, real_device
 
 # Standard deviation of torch.nn's default embeddings.
 _DEFAULT_STD = 1.0
+# Rows of a rebuilt table share most of their products, so one row alone costs this many times its share of a table.
+_COST_OF_A_ROW_ALONE = 4
 
 
 class _Table(TensorizedLayer):
@@ -54,8 +58,13 @@ class _Table(TensorizedLayer):
             return nn.Parameter(self.weight.clone(memory_format=torch.contiguous_format))
 
     def _fetch(self, index: Tensor) -> Tensor:
-        """Rows ``A[index]`` (N, J) of valid indices (N,), in the factors' dtype also under autocast."""
+        """Rows ``A[index]`` (N, J) of valid indices (N,), in the factors' dtype also under autocast.
+
+        If as many are asked for as a small table has, all of it is rebuilt.
+        """
         with torch.autocast(index.device.type, enabled=False):
+            if _COST_OF_A_ROW_ALONE * index.shape[0] >= self.num_embeddings:
+                return F.embedding(index, self.tensor.matrix())
             return self.tensor.rows(index)
 
     def _blank(self, rows: Tensor, index: Tensor) -> Tensor:
@@ -106,7 +115,11 @@ class Embedding(_Table):
     def forward(self, index: Tensor) -> Tensor:
         check_index(index, self.num_embeddings)
         flat = index.reshape(-1)  # (N,)
-        rows = self._blank(self._fetch(flat), flat)  # (N, J)
+        if looks_for_repeats(flat):
+            distinct, place = flat.unique(return_inverse=True)
+            rows = F.embedding(place, self._blank(self._fetch(distinct), distinct))  # (N, J)
+        else:
+            rows = self._blank(self._fetch(flat), flat)
         return rows.reshape(*index.shape, self.embedding_dim)
 
     @classmethod
@@ -180,16 +193,36 @@ class EmbeddingBag(_Table):
 
     def forward(self, index: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
         check_index(index, self.num_embeddings)
+
+        def pool(position: Tensor, rows: Tensor, padding: int | None) -> Tensor:
+            return F.embedding_bag(
+                position,
+                rows,
+                offsets,
+                mode=self.mode,
+                per_sample_weights=None if per_sample_weights is None else per_sample_weights.to(rows.dtype),
+                include_last_offset=self.include_last_offset,
+                padding_idx=padding,
+            )  # (B, D)
+
+        if looks_for_repeats(index):
+            return self._pool_distinct(index, pool)
         rows, position = self._bagged_rows(index)
-        return F.embedding_bag(
-            position,
-            rows,
-            offsets,
-            mode=self.mode,
-            per_sample_weights=None if per_sample_weights is None else per_sample_weights.to(rows.dtype),
-            include_last_offset=self.include_last_offset,
-            padding_idx=None if self.padding_idx is None else index.numel(),
-        )  # (B, J)
+        return pool(position, rows, None if self.padding_idx is None else index.numel())
+
+    def _pool_distinct(self, index: Tensor, pool: Callable[[Tensor, Tensor, int | None], Tensor]) -> Tensor:
+        """Bags in which a row that occurs several times is computed once, and pooled as early as can be."""
+        flat, padding = index.reshape(-1), None
+        if self.padding_idx is not None:
+            flat = F.pad(flat, (0, 1), value=self.padding_idx)  # so that it is among the distinct ones
+        distinct, place = flat.unique(return_inverse=True)
+        if self.padding_idx is not None:
+            padding, place = int(place[-1]), place[:-1]
+        position = place.reshape(index.shape).to(index.dtype)  # offsets have this dtype too
+        with torch.autocast(index.device.type, enabled=False):
+            return pooled_rows(
+                self.tensor.format, self.tensor.factors(), distinct, lambda rows: pool(position, rows, padding)
+            )
 
     def _bagged_rows(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """The rows a batch of bags needs, a small table (N, J), and each index's place in it.
@@ -278,6 +311,14 @@ def check_mode(mode: str) -> Literal["sum", "mean"]:
                 "or take an Embedding and the maximum of its output"
             )
     raise ValueError(f"mode must be 'sum' or 'mean', got {mode!r}")
+
+
+def looks_for_repeats(index: Tensor) -> bool:
+    """Whether to compute the rows of repeated indices once: on a CPU, outside of compiled code.
+
+    How many distinct ones there are, an accelerator would have to wait for.
+    """
+    return index.is_cpu and index.numel() > 0 and not torch.compiler.is_compiling()
 
 
 def check_index(index: Tensor, size: int) -> None:

@@ -1,0 +1,1 @@
+"""The dense networks of the experiments, before any of their layers is tensorized."""
