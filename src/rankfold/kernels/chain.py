@@ -1,0 +1,261 @@
+"""Rows of chains of tables as an operator of torch, differentiable and compilable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rankfold.kernels import reference
+from rankfold.kernels.launch import give_up, padded, precision, usable, with_gradient
+
+# The largest matrix of a tile should have this many entries, in forward and in backward, and may never have
+# more than the last: 128 threads hold them in registers.
+_FORWARD_ENTRIES, _BACKWARD_ENTRIES, _MAX_ENTRIES = 8192, 4096, 16384
+_MAX_ROWS, _MAX_OUTPUTS = 64, 128
+_WARPS = 4
+
+
+class Tiles(NamedTuple):
+    """How a launch is cut: rows and middle outputs of a tile, and warps per program."""
+
+    rows: int
+    outputs: int
+    warps: int
+
+
+class Sizes(NamedTuple):
+    """JL, R1, JM, R2, JR of a chain ``(JL, R1) · (R1, JM, R2) · (R2, JR)``; without a right table R2 = JR = 1."""
+
+    left: int
+    before: int
+    outputs: int
+    after: int
+    right: int
+
+    @classmethod
+    def of(cls, shapes: Sequence[Sequence[int]]) -> Sizes:
+        (_, left, before), (_, _, outputs, after), *rest = shapes
+        return cls(left, before, outputs, after, rest[0][2] if rest else 1)
+
+    @property
+    def entries(self) -> int:
+        """How many numbers a row has."""
+        return self.left * self.outputs * self.right
+
+    def padded(self) -> Sizes:
+        """Powers of two, at least 16 where a matrix product sums over them."""
+        after = 1 if self.after == self.right == 1 else padded(self.after, 16)
+        right = 1 if self.right == 1 else padded(self.right, 16)
+        return Sizes(padded(self.left), padded(self.before, 16), padded(self.outputs), after, right)
+
+    def tiles(self, room: int) -> Tiles | None:
+        """The largest tile all of whose matrices have at most ``room`` entries."""
+        left, before, outputs, after, right = self.padded()
+        least = max(1, 16 // after, 16 // left if right > 1 else 1)
+        choices = [
+            (rows * piece, rows, piece)
+            for rows in _powers(max(1, 16 // left), _MAX_ROWS)
+            for piece in _powers(least, max(least, min(outputs, _MAX_OUTPUTS)))
+            if max(rows * left * piece * max(after, right), before * piece * after) <= room
+            and rows * max(left * before, after * right) <= room
+        ]
+        return Tiles(*max(choices)[1:], _WARPS) if choices else None
+
+
+def _powers(first: int, last: int) -> list[int]:
+    return [1 << n for n in range(first.bit_length() - 1, last.bit_length())]
+
+
+def fits(sizes: Sizes) -> bool:
+    """Whether some tile of such a chain fits the registers."""
+    return sizes.tiles(_MAX_ENTRIES) is not None
+
+
+def tiles_for(sizes: Sizes, backward: bool) -> Tiles:
+    """The tiles of a launch."""
+    chosen = sizes.tiles(_BACKWARD_ENTRIES if backward else _FORWARD_ENTRIES) or sizes.tiles(_MAX_ENTRIES)
+    if chosen is None:
+        raise ValueError(f"no tile of a chain of sizes {tuple(sizes)} fits the registers; use plain torch")
+    return chosen
+
+
+@torch.library.custom_op("rankfold::chain_rows", mutates_args=())
+def chain_rows(
+    index: Tensor,
+    order: Tensor,
+    tables: Sequence[Tensor],
+    places: Sequence[int],
+    bag: Tensor | None,
+    scale: Tensor | None,
+    bags: int,
+) -> Tensor:
+    """``a_b = L[l_b] · M[m_b] · R[r_b]`` as (N, JL · JM · JR), or ``Σ scale_b a_b`` over the rows of every bag.
+
+    ``order`` (N,) sorts the rows by ``m_b``. ``places`` are the pairs ``stride, size`` of the tables: a table's
+    row is ``(i // stride) mod size`` for a flat index i. With bags, ``bag`` (N,) says where a row goes.
+    """
+    if usable(tables[0]):
+        try:
+            return launch_forward(index, order, tables, places, bag, scale, bags)
+        except Exception as error:  # whatever stops a compiler or a launch must not stop the user
+            give_up(error)
+    return reference.chain_rows(index, tables, places, bag, scale, bags)
+
+
+@chain_rows.register_fake
+def _(
+    index: Tensor,
+    order: Tensor,
+    tables: Sequence[Tensor],
+    places: Sequence[int],
+    bag: Tensor | None,
+    scale: Tensor | None,
+    bags: int,
+) -> Tensor:
+    return tables[0].new_empty(index.shape[0] if bag is None else bags, _sizes(tables).entries)
+
+
+@torch.library.custom_op("rankfold::chain_rows_backward", mutates_args=())
+def chain_rows_backward(
+    grad: Tensor,
+    index: Tensor,
+    order: Tensor,
+    tables: Sequence[Tensor],
+    places: Sequence[int],
+    bag: Tensor | None,
+    scale: Tensor | None,
+) -> list[Tensor]:
+    """Gradients of the tables of :func:`chain_rows`."""
+    if usable(tables[0]):
+        try:
+            return launch_backward(grad, index, order, tables, places, bag, scale)
+        except Exception as error:  # as above
+            give_up(error)
+    return reference.chain_rows_backward(grad, index, tables, places, bag, scale)
+
+
+@chain_rows_backward.register_fake
+def _(
+    grad: Tensor,
+    index: Tensor,
+    order: Tensor,
+    tables: Sequence[Tensor],
+    places: Sequence[int],
+    bag: Tensor | None,
+    scale: Tensor | None,
+) -> list[Tensor]:
+    return [torch.empty_like(table) for table in tables]
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    index, order, tables, ctx.places, bag, scale, _ = inputs
+    ctx.save_for_backward(index, order, bag, scale, *tables)
+
+
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    index, order, bag, scale, *tables = ctx.saved_tensors
+    gradients = chain_rows_backward(grad.contiguous(), index, order, tables, ctx.places, bag, scale)
+    return None, None, gradients, None, None, None, None
+
+
+chain_rows.register_autograd(_differentiate, setup_context=_save)
+
+
+# Launches ---------------------------------------------------------------------------------------------
+
+
+def launch_forward(
+    index: Tensor,
+    order: Tensor,
+    tables: Sequence[Tensor],
+    places: Sequence[int],
+    bag: Tensor | None,
+    scale: Tensor | None,
+    bags: int,
+    tiles: Tiles | None = None,
+    input_precision: str | None = None,
+) -> Tensor:
+    """Run the forward kernel; bags are summed in float32."""
+    from rankfold.kernels.chain_triton import chain_forward
+
+    sizes, count = _sizes(tables), index.shape[0]
+    out = tables[0].new_empty(count, sizes.entries)
+    if bag is not None:
+        out = tables[0].new_zeros(bags, sizes.entries, dtype=torch.float32)
+    if count:
+        tiles = tiles or tiles_for(sizes, backward=False)
+        operands = _operands(index, order, tables, bag, scale)
+        chain_forward[(-(-count // tiles.rows),)](
+            *operands,
+            out,
+            count,
+            *_arguments(sizes, tables, places),
+            **_options(sizes, tables, bag, tiles, input_precision),
+        )
+    return out.to(tables[0].dtype)
+
+
+def launch_backward(
+    grad: Tensor,
+    index: Tensor,
+    order: Tensor,
+    tables: Sequence[Tensor],
+    places: Sequence[int],
+    bag: Tensor | None,
+    scale: Tensor | None,
+    tiles: Tiles | None = None,
+    input_precision: str | None = None,
+) -> list[Tensor]:
+    """Run the backward kernel; gradients are summed in float32."""
+    from rankfold.kernels.chain_triton import chain_backward
+
+    sizes, count = _sizes(tables), index.shape[0]
+    pairs = [with_gradient(table) for table in tables]
+    tables, gradients = [table for table, _ in pairs], [gradient for _, gradient in pairs]
+    if count:
+        tiles = tiles or tiles_for(sizes, backward=True)
+        targets = (*gradients, gradients[0])[:3]  # an unused pointer where there is no right table
+        chain_backward[(-(-count // tiles.rows),)](
+            *_operands(index, order, tables, bag, scale), grad, *targets, count,
+            *_arguments(sizes, tables, places), **_options(sizes, tables, bag, tiles, input_precision),
+        )  # fmt: skip
+    return [gradient.to(tables[0].dtype) for gradient in gradients]
+
+
+def _sizes(tables: Sequence[Tensor]) -> Sizes:
+    return Sizes.of([table.shape for table in tables])
+
+
+def _operands(
+    index: Tensor, order: Tensor, tables: Sequence[Tensor], bag: Tensor | None, scale: Tensor | None
+) -> tuple[Tensor, ...]:
+    """Pointers; unused ones point to the index."""
+    right = tables[2] if len(tables) > 2 else tables[0]
+    return index, order, tables[0], tables[1], right, index if bag is None else bag, index if scale is None else scale
+
+
+def _arguments(sizes: Sizes, tables: Sequence[Tensor], places: Sequence[int]) -> list[int]:
+    missing = 3 - len(tables)
+    strides = [stride for table in tables for stride in table.stride()]
+    return [*places, *(1, 1) * missing, *sizes, *strides, *(0, 0, 0) * missing]
+
+
+def _options(
+    sizes: Sizes, tables: Sequence[Tensor], bag: Tensor | None, tiles: Tiles, input_precision: str | None
+) -> dict[str, Any]:
+    left, before, _, after, right = sizes.padded()
+    return {
+        "BLOCK": tiles.rows,
+        "PJL": left,
+        "PR1": before,
+        "PJM": tiles.outputs,
+        "PR2": after,
+        "PJR": right,
+        "RIGHT": len(tables) > 2,
+        "BAGS": bag is not None,
+        "PRECISION": input_precision or precision(),
+        "num_warps": tiles.warps,
+    }

@@ -1,0 +1,156 @@
+"""Triton kernels for rows of a chain of three tables, ``a_b = L[l_b] · M[m_b] · R[r_b]``.
+
+Shapes: ``L`` (·, JL, R1), ``M`` (·, R1, JM, R2), ``R`` (·, R2, JR), in any strides; a row has JL·JM·JR
+entries. The rows come sorted by ``m_b``. A program takes BLOCK of them, gathers their ``L`` and ``R``,
+and goes through the few values of ``m`` among them: what all rows with one ``m`` share is then a
+matrix product with ``M[m]``, and its gradient is summed in registers before it is added to memory.
+
+Sizes in capitals are padded to powers of two where their name begins with P. ``M`` is taken in
+pieces of PJM of its JM outputs. Without a right table R2 = JR = 1.
+"""
+
+import triton
+import triton.language as tl
+
+# After the last group of a tile.
+_END = tl.constexpr(2**31 - 1)
+
+
+@triton.jit
+def _place(index, row, live, stride, size):
+    """The row of a table, ``(i // stride) mod size``, for the flat indices at ``row``."""
+    flat = tl.load(index + row, mask=live, other=0)
+    return ((flat // stride) % size).to(tl.int32)
+
+
+@triton.jit
+def _load_left(left, place, live, JL, R1, la, lj, lr, BLOCK: tl.constexpr, PJL: tl.constexpr, PR1: tl.constexpr):
+    """Offsets and mask of ``L[l_b]``, and its entries as a matrix (BLOCK · PJL, PR1)."""
+    j, r = tl.arange(0, PJL)[None, :, None], tl.arange(0, PR1)[None, None, :]
+    offset = place[:, None, None] * la + j * lj + r * lr
+    mask = live[:, None, None] & (j < JL) & (r < R1)
+    offset, mask = tl.reshape(offset, (BLOCK * PJL, PR1)), tl.reshape(mask, (BLOCK * PJL, PR1))
+    return offset, mask, tl.load(left + offset, mask=mask, other=0.0)
+
+
+@triton.jit
+def _middle(group, start, R1, JM, R2, ma, mq, mj, mr, PR1: tl.constexpr, PJM: tl.constexpr, PR2: tl.constexpr):
+    """Offsets and mask of a piece of ``M[m]`` as a matrix (PR1, PJM · PR2)."""
+    q, column = tl.arange(0, PR1)[:, None], tl.arange(0, PJM * PR2)[None, :]
+    j, r = start + column // PR2, column % PR2
+    return group * ma + q * mq + j * mj + r * mr, (q < R1) & (j < JM) & (r < R2)
+
+
+@triton.jit
+def _right(place, live, R2, JR, ra, rq, rj, PR2: tl.constexpr, PJR: tl.constexpr):
+    """Offsets and mask of ``R[r_b]``, (BLOCK, PR2, PJR)."""
+    q, j = tl.arange(0, PR2)[None, :, None], tl.arange(0, PJR)[None, None, :]
+    return place[:, None, None] * ra + q * rq + j * rj, live[:, None, None] & (q < R2) & (j < JR)
+
+
+@triton.jit
+def _entries(row, own, start, JL, JM, JR, PJL: tl.constexpr, PJM: tl.constexpr, PJR: tl.constexpr):
+    """Offsets and mask of a piece of the rows, (BLOCK, PJL · PJM, PJR), in a matrix (·, JL · JM · JR)."""
+    p, j = tl.arange(0, PJL * PJM)[None, :, None], tl.arange(0, PJR)[None, None, :]
+    first, middle = p // PJM, start + p % PJM
+    offset = row.to(tl.int64)[:, None, None] * (JL * JM * JR) + (first * JM + middle) * JR + j
+    return offset, own[:, None, None] & (first < JL) & (middle < JM) & (j < JR)
+
+
+@triton.jit
+def chain_forward(
+    index, order, left, middle, right, bag, scale, out,
+    count, l_stride, l_size, m_stride, m_size, r_stride, r_size,
+    JL, R1, JM, R2, JR, la, lj, lr, ma, mq, mj, mr, ra, rq, rj,
+    BLOCK: tl.constexpr, PJL: tl.constexpr, PR1: tl.constexpr, PJM: tl.constexpr, PR2: tl.constexpr,
+    PJR: tl.constexpr, RIGHT: tl.constexpr, BAGS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """``out[b] = a_b``, or with bags ``out[bag_b] += scale_b · a_b``."""
+    slot = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    live = slot < count
+    row = tl.load(order + slot, mask=live, other=0)
+    m = _place(index, row, live, m_stride, m_size)
+    l = _place(index, row, live, l_stride, l_size)  # noqa: E741
+    _, _, a = _load_left(left, l, live, JL, R1, la, lj, lr, BLOCK, PJL, PR1)
+    if RIGHT:
+        r = _place(index, row, live, r_stride, r_size)
+        r_offset, r_mask = _right(r, live, R2, JR, ra, rq, rj, PR2, PJR)
+        c = tl.load(right + r_offset, mask=r_mask, other=0.0)  # (BLOCK, PR2, PJR)
+    if BAGS:
+        row, weight = tl.load(bag + row, mask=live, other=0), tl.load(scale + row, mask=live, other=0.0)
+    group = tl.min(tl.where(live, m, _END), axis=0)
+    while group < _END:
+        own = live & (m == group)
+        for start in range(0, JM, PJM):
+            m_offset, m_mask = _middle(group, start, R1, JM, R2, ma, mq, mj, mr, PR1, PJM, PR2)
+            w = tl.load(middle + m_offset, mask=m_mask, other=0.0)
+            # X = L M: (BLOCK · PJL, PR1) × (PR1, PJM · PR2)
+            x = tl.dot(a, w, input_precision=PRECISION)
+            y = tl.reshape(x, (BLOCK, PJL * PJM, PR2))
+            if RIGHT:
+                # Y_b = X_b R_b: (PJL · PJM, PR2) × (PR2, PJR) for every row
+                if PJR == 1:
+                    y = tl.sum(y * tl.permute(c, (0, 2, 1)), axis=2)[:, :, None]
+                else:
+                    y = tl.dot(y.to(c.dtype), c, input_precision=PRECISION)
+            offset, mask = _entries(row, own, start, JL, JM, JR, PJL, PJM, PJR)
+            if BAGS:
+                tl.atomic_add(out + offset, y * weight[:, None, None], mask=mask, sem="relaxed")
+            else:
+                tl.store(out + offset, y.to(out.dtype.element_ty), mask=mask)
+        group = tl.min(tl.where(live & (m > group), m, _END), axis=0)
+
+
+@triton.jit
+def chain_backward(
+    index, order, left, middle, right, bag, scale, grad, d_left, d_middle, d_right,
+    count, l_stride, l_size, m_stride, m_size, r_stride, r_size,
+    JL, R1, JM, R2, JR, la, lj, lr, ma, mq, mj, mr, ra, rq, rj,
+    BLOCK: tl.constexpr, PJL: tl.constexpr, PR1: tl.constexpr, PJM: tl.constexpr, PR2: tl.constexpr,
+    PJR: tl.constexpr, RIGHT: tl.constexpr, BAGS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Gradients of the tables, added to float32 ``d_left``, ``d_middle``, ``d_right``, in the tables' strides."""
+    slot = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    live = slot < count
+    row = tl.load(order + slot, mask=live, other=0)
+    m = _place(index, row, live, m_stride, m_size)
+    l = _place(index, row, live, l_stride, l_size)  # noqa: E741
+    l_offset, l_mask, a = _load_left(left, l, live, JL, R1, la, lj, lr, BLOCK, PJL, PR1)
+    da = tl.zeros((BLOCK * PJL, PR1), tl.float32)
+    if RIGHT:
+        r = _place(index, row, live, r_stride, r_size)
+        r_offset, r_mask = _right(r, live, R2, JR, ra, rq, rj, PR2, PJR)
+        c = tl.load(right + r_offset, mask=r_mask, other=0.0)  # (BLOCK, PR2, PJR)
+        dc = tl.zeros((BLOCK, PR2, PJR), tl.float32)
+    if BAGS:
+        row, weight = tl.load(bag + row, mask=live, other=0), tl.load(scale + row, mask=live, other=0.0)
+    group = tl.min(tl.where(live, m, _END), axis=0)
+    while group < _END:
+        own = live & (m == group)
+        for start in range(0, JM, PJM):
+            # rows of other groups have dY = 0, and so add nothing below
+            offset, mask = _entries(row, own, start, JL, JM, JR, PJL, PJM, PJR)
+            dy = tl.load(grad + offset, mask=mask, other=0.0)
+            if BAGS:
+                dy = (dy * weight[:, None, None]).to(a.dtype)
+            m_offset, m_mask = _middle(group, start, R1, JM, R2, ma, mq, mj, mr, PR1, PJM, PR2)
+            w = tl.load(middle + m_offset, mask=m_mask, other=0.0)
+            dx = dy
+            if RIGHT:
+                x = tl.reshape(tl.dot(a, w, input_precision=PRECISION), (BLOCK, PJL * PJM, PR2)).to(c.dtype)
+                # dX_b = dY_b R_bᵀ and dR_b = X_bᵀ dY_b
+                if PJR == 1:
+                    dx = dy * tl.permute(c, (0, 2, 1))
+                    dc += tl.sum(x.to(tl.float32) * dy, axis=1)[:, :, None]
+                else:
+                    dx = tl.dot(dy, tl.permute(c, (0, 2, 1)), input_precision=PRECISION).to(a.dtype)
+                    dc += tl.dot(tl.permute(x, (0, 2, 1)), dy, input_precision=PRECISION)
+            dx = tl.reshape(dx, (BLOCK * PJL, PJM * PR2))
+            # dL = dX Mᵀ and dM = Lᵀ dX
+            da += tl.dot(dx, tl.trans(w), input_precision=PRECISION)
+            dw = tl.dot(tl.trans(a), dx, input_precision=PRECISION)
+            tl.atomic_add(d_middle + m_offset, dw, mask=m_mask, sem="relaxed")
+        group = tl.min(tl.where(live & (m > group), m, _END), axis=0)
+    tl.atomic_add(d_left + l_offset, da, mask=l_mask, sem="relaxed")
+    if RIGHT:
+        tl.atomic_add(d_right + r_offset, dc, mask=r_mask, sem="relaxed")

@@ -1,0 +1,63 @@
+"""What every kernel launch needs: Triton if it is there, precision, tables with strides, and a way out.
+
+Triton is optional and imported only when a kernel is launched. If it cannot compile or start a kernel, the
+user is told once, and the plain-torch twin takes over for good.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+
+import torch
+from torch import Tensor
+
+from rankfold.contraction import constant
+
+# Where kernels run. Triton's interpreter runs them on the CPU too, for tests.
+DEVICES: tuple[str, ...] = ("cuda",)
+
+_failed = False
+
+
+@constant
+def triton_installed() -> bool:
+    """Whether Triton can be imported; it is not imported yet."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def usable(tensor: Tensor) -> bool:
+    """Whether kernels can run on tensors like this one."""
+    ready = tensor.device.type in DEVICES and tensor.dtype in (torch.float32, torch.bfloat16)
+    return ready and not _failed and triton_installed()
+
+
+def give_up(error: Exception) -> None:
+    """Use plain torch from now on, and say why."""
+    global _failed
+    _failed = True
+    reason = (str(error).strip().splitlines() or [""])[-1][:200]
+    warnings.warn(
+        f"rankfold's Triton kernels cannot run here ({type(error).__name__}: {reason}); embeddings use plain torch "
+        f"from now on, which gives the same results more slowly",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def precision() -> str:
+    """How kernels multiply float32: exactly enough (three TF32 products), or in TF32 where torch may use it."""
+    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "tf32x3"
+
+
+def padded(size: int, least: int = 1) -> int:
+    """The next power of two, at least ``least``."""
+    return max(least, 1 << (size - 1).bit_length())
+
+
+def with_gradient(table: Tensor) -> tuple[Tensor, Tensor]:
+    """A table and a float32 gradient of zeros with the same strides."""
+    gradient = torch.zeros_like(table, dtype=torch.float32)
+    if gradient.stride() != table.stride():
+        table = torch.empty_like(gradient, dtype=table.dtype).copy_(table)
+    return table, gradient

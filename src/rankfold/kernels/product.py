@@ -1,0 +1,197 @@
+"""Rows of CP tables as an operator of torch, differentiable and compilable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rankfold.kernels import reference
+from rankfold.kernels.launch import give_up, padded, precision, usable, with_gradient
+
+
+class Tiles(NamedTuple):
+    """How a launch is cut: rows, ranks and columns of a tile, programs that share the rows, warps per program."""
+
+    rows: int
+    ranks: int
+    columns: int
+    shares: int
+    warps: int
+
+
+def tiles_for(rank: int, columns: int, count: int, backward: bool) -> Tiles:
+    """Tiles that fit the registers; in backward, enough programs to fill a large device."""
+    columns = min(padded(columns, 16), 128)
+    if not backward:
+        return Tiles(64, min(padded(rank, 16), 32), columns, 1, 4)
+    ranks = min(padded(rank, 16), 32)
+    return Tiles(32, ranks, columns, max(1, min(64, count // 512)), 4)
+
+
+@torch.library.custom_op("rankfold::product_rows", mutates_args=())
+def product_rows(
+    index: Tensor,
+    tables: Sequence[Tensor],
+    weight: Tensor,
+    places: Sequence[int],
+    bag: Tensor | None,
+    scale: Tensor | None,
+    bags: int,
+) -> Tensor:
+    """``a_b = (U¹[i_b] ∘ U²[j_b] ∘ U³[k_b]) W`` as (N, J), or ``Σ scale_b a_b`` over the rows of every bag.
+
+    Up to three tables (·, R) and ``W`` (R, J). ``places`` are the pairs ``stride, size`` of the tables: a table's
+    row is ``(i // stride) mod size`` for a flat index i. With bags, ``bag`` (N,) says where a row goes.
+    """
+    if usable(weight):
+        try:
+            return launch_forward(index, tables, weight, places, bag, scale, bags)
+        except Exception as error:  # whatever stops a compiler or a launch must not stop the user
+            give_up(error)
+    return reference.product_rows(index, tables, weight, places, bag, scale, bags)
+
+
+@product_rows.register_fake
+def _(
+    index: Tensor,
+    tables: Sequence[Tensor],
+    weight: Tensor,
+    places: Sequence[int],
+    bag: Tensor | None,
+    scale: Tensor | None,
+    bags: int,
+) -> Tensor:
+    return weight.new_empty(index.shape[0] if bag is None else bags, weight.shape[1])
+
+
+@torch.library.custom_op("rankfold::product_rows_backward", mutates_args=())
+def product_rows_backward(
+    grad: Tensor,
+    index: Tensor,
+    tables: Sequence[Tensor],
+    weight: Tensor,
+    places: Sequence[int],
+    bag: Tensor | None,
+    scale: Tensor | None,
+) -> list[Tensor]:
+    """Gradients of the tables of :func:`product_rows`, and of ``W``."""
+    if usable(weight):
+        try:
+            return launch_backward(grad, index, tables, weight, places, bag, scale)
+        except Exception as error:  # as above
+            give_up(error)
+    return reference.product_rows_backward(grad, index, tables, weight, places, bag, scale)
+
+
+@product_rows_backward.register_fake
+def _(
+    grad: Tensor,
+    index: Tensor,
+    tables: Sequence[Tensor],
+    weight: Tensor,
+    places: Sequence[int],
+    bag: Tensor | None,
+    scale: Tensor | None,
+) -> list[Tensor]:
+    return [torch.empty_like(table) for table in (*tables, weight)]
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    index, tables, weight, ctx.places, bag, scale, _ = inputs
+    ctx.save_for_backward(index, bag, scale, weight, *tables)
+
+
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    index, bag, scale, weight, *tables = ctx.saved_tensors
+    *gradients, d_weight = product_rows_backward(grad.contiguous(), index, tables, weight, ctx.places, bag, scale)
+    return None, gradients, d_weight, None, None, None, None
+
+
+product_rows.register_autograd(_differentiate, setup_context=_save)
+
+
+# Launches ---------------------------------------------------------------------------------------------
+
+
+def launch_forward(
+    index: Tensor,
+    tables: Sequence[Tensor],
+    weight: Tensor,
+    places: Sequence[int],
+    bag: Tensor | None,
+    scale: Tensor | None,
+    bags: int,
+    tiles: Tiles | None = None,
+    input_precision: str | None = None,
+) -> Tensor:
+    """Run the forward kernel; bags are summed in float32."""
+    from rankfold.kernels.product_triton import product_forward
+
+    count, (rank, columns) = index.shape[0], weight.shape
+    out = weight.new_empty(count, columns)
+    if bag is not None:
+        out = weight.new_zeros(bags, columns, dtype=torch.float32)
+    if count:
+        tiles = tiles or tiles_for(rank, columns, count, backward=False)
+        product_forward[(-(-count // tiles.rows), -(-columns // tiles.columns))](
+            *_operands(index, tables, weight, bag, scale), out, count,
+            *_arguments(tables, weight, places), **_options(tables, bag, tiles, input_precision),
+        )  # fmt: skip
+    return out.to(weight.dtype)
+
+
+def launch_backward(
+    grad: Tensor,
+    index: Tensor,
+    tables: Sequence[Tensor],
+    weight: Tensor,
+    places: Sequence[int],
+    bag: Tensor | None,
+    scale: Tensor | None,
+    tiles: Tiles | None = None,
+    input_precision: str | None = None,
+) -> list[Tensor]:
+    """Run the backward kernel; gradients are summed in float32."""
+    from rankfold.kernels.product_triton import product_backward
+
+    count, (rank, columns) = index.shape[0], weight.shape
+    pairs = [with_gradient(table) for table in (*tables, weight)]
+    (*tables, weight), gradients = [table for table, _ in pairs], [gradient for _, gradient in pairs]
+    if count:
+        tiles = tiles or tiles_for(rank, columns, count, backward=True)
+        share = -(-count // (tiles.shares * tiles.rows)) * tiles.rows
+        unused = gradients[:1] * (3 - len(tables))
+        product_backward[(-(-rank // tiles.ranks), -(-columns // tiles.columns), -(-count // share))](
+            *_operands(index, tables, weight, bag, scale), grad, *gradients[:-1], *unused, gradients[-1], count, share,
+            *_arguments(tables, weight, places), **_options(tables, bag, tiles, input_precision),
+        )  # fmt: skip
+    return [gradient.to(weight.dtype) for gradient in gradients]
+
+
+def _operands(
+    index: Tensor, tables: Sequence[Tensor], weight: Tensor, bag: Tensor | None, scale: Tensor | None
+) -> tuple[Tensor, ...]:
+    """Pointers; unused ones point to the first table or the index."""
+    three = (*tables, *(tables[0],) * (3 - len(tables)))
+    return index, *three, weight, index if bag is None else bag, index if scale is None else scale
+
+
+def _arguments(tables: Sequence[Tensor], weight: Tensor, places: Sequence[int]) -> list[int]:
+    missing = 3 - len(tables)
+    strides = [stride for table in tables for stride in table.stride()]
+    return [*places, *(1, 1) * missing, *weight.shape, *strides, *(0, 0) * missing, *weight.stride()]
+
+
+def _options(tables: Sequence[Tensor], bag: Tensor | None, tiles: Tiles, input_precision: str | None) -> dict[str, Any]:
+    return {
+        "BLOCK": tiles.rows,
+        "PR": tiles.ranks,
+        "PJ": tiles.columns,
+        "ORDER": len(tables),
+        "BAGS": bag is not None,
+        "PRECISION": input_precision or precision(),
+        "num_warps": tiles.warps,
+    }

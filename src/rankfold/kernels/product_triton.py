@@ -1,0 +1,107 @@
+"""Triton kernels for rows of a CP table, ``a_b = (U¹[i_b] ∘ U²[j_b] ∘ U³[k_b]) W`` with ``W`` (R, J).
+
+Forward: a program takes BLOCK rows and PJ columns, and goes through the ranks in pieces of PR: the
+products of factor rows live in registers only. Backward: a program keeps a piece (PR, PJ) of ``W`` and
+of its gradient, and goes through its share of the rows; gradients of factor rows are added atomically.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _factor(index, row, live, stride, size, rank, R, fa, fr):
+    """Offsets and mask of ``U[(i // stride) mod size]``, (BLOCK, PR)."""
+    flat = tl.load(index + row, mask=live, other=0)
+    place = ((flat // stride) % size).to(tl.int32)
+    return place[:, None] * fa + rank[None, :] * fr, live[:, None] & (rank < R)[None, :]
+
+
+@triton.jit
+def product_forward(
+    index, first, second, third, weight, bag, scale, out,
+    count, a_stride, a_size, b_stride, b_size, c_stride, c_size,
+    R, J, fa, fr, sa, sr, ta, tr, wr, wj,
+    BLOCK: tl.constexpr, PR: tl.constexpr, PJ: tl.constexpr, ORDER: tl.constexpr, BAGS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """``out[b] = a_b``, or with bags ``out[bag_b] += scale_b · a_b``."""
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    column = tl.program_id(1) * PJ + tl.arange(0, PJ)
+    live = row < count
+    y = tl.zeros((BLOCK, PJ), tl.float32)
+    for start in range(0, R, PR):
+        rank = start + tl.arange(0, PR)
+        offset, mask = _factor(index, row, live, a_stride, a_size, rank, R, fa, fr)
+        v = tl.load(first + offset, mask=mask, other=0.0)
+        if ORDER > 1:
+            offset, mask = _factor(index, row, live, b_stride, b_size, rank, R, sa, sr)
+            v *= tl.load(second + offset, mask=mask, other=0.0)
+        if ORDER > 2:
+            offset, mask = _factor(index, row, live, c_stride, c_size, rank, R, ta, tr)
+            v *= tl.load(third + offset, mask=mask, other=0.0)
+        offset = rank[:, None] * wr + column[None, :] * wj
+        w = tl.load(weight + offset, mask=(rank < R)[:, None] & (column < J)[None, :], other=0.0)
+        # Y = V W: (BLOCK, PR) × (PR, PJ)
+        y = tl.dot(v, w, y, input_precision=PRECISION)
+    mask = live[:, None] & (column < J)[None, :]
+    if BAGS:
+        target, factor = tl.load(bag + row, mask=live, other=0), tl.load(scale + row, mask=live, other=0.0)
+        offset = target.to(tl.int64)[:, None] * J + column[None, :]
+        tl.atomic_add(out + offset, y * factor[:, None], mask=mask, sem="relaxed")
+    else:
+        offset = row.to(tl.int64)[:, None] * J + column[None, :]
+        tl.store(out + offset, y.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def product_backward(
+    index, first, second, third, weight, bag, scale, grad, d_first, d_second, d_third, d_weight,
+    count, share, a_stride, a_size, b_stride, b_size, c_stride, c_size,
+    R, J, fa, fr, sa, sr, ta, tr, wr, wj,
+    BLOCK: tl.constexpr, PR: tl.constexpr, PJ: tl.constexpr, ORDER: tl.constexpr, BAGS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Gradients of factors and ``W``, added to float32 tensors in their strides, from ``share`` rows."""
+    rank = tl.program_id(0) * PR + tl.arange(0, PR)
+    column = tl.program_id(1) * PJ + tl.arange(0, PJ)
+    w_offset = rank[:, None] * wr + column[None, :] * wj
+    w_mask = (rank < R)[:, None] & (column < J)[None, :]
+    w = tl.load(weight + w_offset, mask=w_mask, other=0.0)
+    dw = tl.zeros((PR, PJ), tl.float32)
+    begin = tl.program_id(2) * share
+    end = tl.minimum(begin + share, count)
+    for start in range(begin, end, BLOCK):
+        row = start + tl.arange(0, BLOCK)
+        live = row < end
+        if BAGS:
+            target, factor = tl.load(bag + row, mask=live, other=0), tl.load(scale + row, mask=live, other=0.0)
+        else:
+            target = row
+        offset = target.to(tl.int64)[:, None] * J + column[None, :]
+        dy = tl.load(grad + offset, mask=live[:, None] & (column < J)[None, :], other=0.0)
+        if BAGS:
+            dy = (dy * factor[:, None]).to(w.dtype)
+        # dV = dY Wᵀ: (BLOCK, PJ) × (PJ, PR)
+        dv = tl.dot(dy, tl.trans(w), input_precision=PRECISION)
+        a_offset, a_mask = _factor(index, row, live, a_stride, a_size, rank, R, fa, fr)
+        v = tl.load(first + a_offset, mask=a_mask, other=0.0)
+        if ORDER == 1:
+            tl.atomic_add(d_first + a_offset, dv, mask=a_mask, sem="relaxed")
+        if ORDER > 1:
+            b_offset, b_mask = _factor(index, row, live, b_stride, b_size, rank, R, sa, sr)
+            u = tl.load(second + b_offset, mask=b_mask, other=0.0)
+            if ORDER > 2:
+                c_offset, c_mask = _factor(index, row, live, c_stride, c_size, rank, R, ta, tr)
+                t = tl.load(third + c_offset, mask=c_mask, other=0.0)
+                # the gradient of one factor is dV times the other two
+                tl.atomic_add(d_third + c_offset, dv * (v * u), mask=c_mask, sem="relaxed")
+                dv *= t
+            tl.atomic_add(d_first + a_offset, dv * u, mask=a_mask, sem="relaxed")
+            tl.atomic_add(d_second + b_offset, dv * v, mask=b_mask, sem="relaxed")
+            v *= u
+            if ORDER > 2:
+                v *= t
+        # dW = Vᵀ dY: (PR, BLOCK) × (BLOCK, PJ)
+        dw = tl.dot(tl.trans(v), dy, dw, input_precision=PRECISION)
+    tl.atomic_add(d_weight + w_offset, dw, mask=w_mask, sem="relaxed")
