@@ -1,59 +1,28 @@
 """CIFAR-10 from the archive and from mosaics: the same bytes, or a clear word."""
 
 import hashlib
-import io
 import pickle
 import sys
-import tarfile
 
 import numpy as np
 import pytest
 import torch
+from data.tiny_cifar10 import COUNT, make_records, write_archive, write_mosaics
 from PIL import Image
 
 from rankfold.data import cifar10
 from rankfold.data.cifar10 import ARCHIVE, BATCHES, LABELS, load_cifar10
 from rankfold.data.errors import DamagedData, DataError, MissingData
 
-ROWS, COLUMNS = 2, 3  # tiles of a tiny mosaic
-COUNT = ROWS * COLUMNS
-
 
 @pytest.fixture
 def records(monkeypatch):
     """Six tiny batches with checksums of their own, by name: (6, 3073)."""
-    random = np.random.default_rng(0)
-    made = {batch.name: random.integers(0, 256, (COUNT, 3073), dtype=np.uint8) for batch in BATCHES}
-    for array in made.values():
-        array[:, 0] %= 10
+    made = make_records()
     sums = {name: hashlib.md5(array.tobytes()).hexdigest() for name, array in made.items()}
     tiny = tuple(cifar10.Batch(batch.name, sums[batch.name], batch.part, batch.number) for batch in BATCHES)
     monkeypatch.setattr(cifar10, "BATCHES", tiny)
     return made
-
-
-def write_archive(folder, records, folder_inside="cifar-10-batches-bin"):
-    folder.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(folder / ARCHIVE, "w:gz") as archive:
-        for name, array in records.items():
-            content = array.tobytes()
-            entry = tarfile.TarInfo(f"{folder_inside}/{name}.bin")
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-
-
-def write_mosaics(folder, records):
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, array in records.items():
-        picture = np.zeros((32 * ROWS, 32 * COLUMNS, 3), np.uint8)
-        for n, record in enumerate(array):
-            row, column = divmod(n, COLUMNS)
-            tile = np.stack(np.split(record[1:], 3), axis=-1).reshape(32, 32, 3)
-            picture[32 * row : 32 * row + 32, 32 * column : 32 * column + 32] = tile
-        Image.fromarray(picture).save(folder / f"{name}.webp", lossless=True, exact=True)
-    labels = {name: array[:, 0] for name, array in records.items()}
-    train = np.concatenate([label for name, label in labels.items() if name != "test_batch"])
-    np.savez(folder / LABELS, train=train, test=labels["test_batch"])
 
 
 WRITERS = {"archive": write_archive, "mosaics": write_mosaics}
