@@ -1,5 +1,7 @@
 """Every test starts from the same seed, on one thread; property-based tests repeat the same examples."""
 
+import os
+
 import pytest
 import torch
 from hypothesis import settings
@@ -7,6 +9,8 @@ from hypothesis import settings
 settings.register_profile("rankfold", deadline=None, derandomize=True, database=None, max_examples=50)
 settings.load_profile("rankfold")
 torch.set_num_threads(1)
+if not torch.cuda.is_available():  # read when triton is first imported; only tests of the kernels use it
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(autouse=True)

@@ -256,6 +256,6 @@ def _options(
         "PJR": right,
         "RIGHT": len(tables) > 2,
         "BAGS": bag is not None,
-        "PRECISION": input_precision or precision(),
+        "PRECISION": input_precision or precision(tables[0].dtype),
         "num_warps": tiles.warps,
     }

@@ -6,7 +6,8 @@ and goes through the few values of ``m`` among them: what all rows with one ``m`
 matrix product with ``M[m]``, and its gradient is summed in registers before it is added to memory.
 
 Sizes in capitals are padded to powers of two where their name begins with P. ``M`` is taken in
-pieces of PJM of its JM outputs. Without a right table R2 = JR = 1.
+pieces of PJM of its JM outputs. Without a right table R2 = JR = 1. All arithmetic is in float32; bfloat16
+tables are converted as they are read.
 """
 
 import triton
@@ -14,6 +15,12 @@ import triton.language as tl
 
 # After the last group of a tile.
 _END = tl.constexpr(2**31 - 1)
+
+
+@triton.jit
+def _load(table, offset, mask):
+    """Entries in float32, zeros where the mask is off."""
+    return tl.load(table + offset, mask=mask, other=0.0).to(tl.float32)
 
 
 @triton.jit
@@ -30,7 +37,7 @@ def _load_left(left, place, live, JL, R1, la, lj, lr, BLOCK: tl.constexpr, PJL: 
     offset = place[:, None, None] * la + j * lj + r * lr
     mask = live[:, None, None] & (j < JL) & (r < R1)
     offset, mask = tl.reshape(offset, (BLOCK * PJL, PR1)), tl.reshape(mask, (BLOCK * PJL, PR1))
-    return offset, mask, tl.load(left + offset, mask=mask, other=0.0)
+    return offset, mask, _load(left, offset, mask)
 
 
 @triton.jit
@@ -75,15 +82,15 @@ def chain_forward(
     if RIGHT:
         r = _place(index, row, live, r_stride, r_size)
         r_offset, r_mask = _right(r, live, R2, JR, ra, rq, rj, PR2, PJR)
-        c = tl.load(right + r_offset, mask=r_mask, other=0.0)  # (BLOCK, PR2, PJR)
+        c = _load(right, r_offset, r_mask)  # (BLOCK, PR2, PJR)
     if BAGS:
-        row, weight = tl.load(bag + row, mask=live, other=0), tl.load(scale + row, mask=live, other=0.0)
+        row, weight = tl.load(bag + row, mask=live, other=0), _load(scale, row, live)
     group = tl.min(tl.where(live, m, _END), axis=0)
     while group < _END:
         own = live & (m == group)
         for start in range(0, JM, PJM):
             m_offset, m_mask = _middle(group, start, R1, JM, R2, ma, mq, mj, mr, PR1, PJM, PR2)
-            w = tl.load(middle + m_offset, mask=m_mask, other=0.0)
+            w = _load(middle, m_offset, m_mask)
             # X = L M: (BLOCK · PJL, PR1) × (PR1, PJM · PR2)
             x = tl.dot(a, w, input_precision=PRECISION)
             y = tl.reshape(x, (BLOCK, PJL * PJM, PR2))
@@ -92,7 +99,7 @@ def chain_forward(
                 if PJR == 1:
                     y = tl.sum(y * tl.permute(c, (0, 2, 1)), axis=2)[:, :, None]
                 else:
-                    y = tl.dot(y.to(c.dtype), c, input_precision=PRECISION)
+                    y = tl.dot(y, c, input_precision=PRECISION)
             offset, mask = _entries(row, own, start, JL, JM, JR, PJL, PJM, PJR)
             if BAGS:
                 tl.atomic_add(out + offset, y * weight[:, None, None], mask=mask, sem="relaxed")
@@ -120,30 +127,30 @@ def chain_backward(
     if RIGHT:
         r = _place(index, row, live, r_stride, r_size)
         r_offset, r_mask = _right(r, live, R2, JR, ra, rq, rj, PR2, PJR)
-        c = tl.load(right + r_offset, mask=r_mask, other=0.0)  # (BLOCK, PR2, PJR)
+        c = _load(right, r_offset, r_mask)  # (BLOCK, PR2, PJR)
         dc = tl.zeros((BLOCK, PR2, PJR), tl.float32)
     if BAGS:
-        row, weight = tl.load(bag + row, mask=live, other=0), tl.load(scale + row, mask=live, other=0.0)
+        row, weight = tl.load(bag + row, mask=live, other=0), _load(scale, row, live)
     group = tl.min(tl.where(live, m, _END), axis=0)
     while group < _END:
         own = live & (m == group)
         for start in range(0, JM, PJM):
             # rows of other groups have dY = 0, and so add nothing below
             offset, mask = _entries(row, own, start, JL, JM, JR, PJL, PJM, PJR)
-            dy = tl.load(grad + offset, mask=mask, other=0.0)
+            dy = _load(grad, offset, mask)
             if BAGS:
-                dy = (dy * weight[:, None, None]).to(a.dtype)
+                dy *= weight[:, None, None]
             m_offset, m_mask = _middle(group, start, R1, JM, R2, ma, mq, mj, mr, PR1, PJM, PR2)
-            w = tl.load(middle + m_offset, mask=m_mask, other=0.0)
+            w = _load(middle, m_offset, m_mask)
             dx = dy
             if RIGHT:
-                x = tl.reshape(tl.dot(a, w, input_precision=PRECISION), (BLOCK, PJL * PJM, PR2)).to(c.dtype)
+                x = tl.reshape(tl.dot(a, w, input_precision=PRECISION), (BLOCK, PJL * PJM, PR2))
                 # dX_b = dY_b R_bᵀ and dR_b = X_bᵀ dY_b
                 if PJR == 1:
                     dx = dy * tl.permute(c, (0, 2, 1))
-                    dc += tl.sum(x.to(tl.float32) * dy, axis=1)[:, :, None]
+                    dc += tl.sum(x * dy, axis=1)[:, :, None]
                 else:
-                    dx = tl.dot(dy, tl.permute(c, (0, 2, 1)), input_precision=PRECISION).to(a.dtype)
+                    dx = tl.dot(dy, tl.permute(c, (0, 2, 1)), input_precision=PRECISION)
                     dc += tl.dot(tl.permute(x, (0, 2, 1)), dy, input_precision=PRECISION)
             dx = tl.reshape(dx, (BLOCK * PJL, PJM * PR2))
             # dL = dX Mᵀ and dM = Lᵀ dX

@@ -14,15 +14,15 @@ from rankfold.contraction import planned_size
 from rankfold.formats import Factors, TensorFormat
 from rankfold.kernels.chain import chain_rows
 from rankfold.kernels.launch import usable
-from rankfold.kernels.layouts import Layout, Place, best_layout, form
+from rankfold.kernels.layouts import Program, best_program
 from rankfold.kernels.pooling import Bags, bags_of
 from rankfold.kernels.product import product_rows
 
 
 def rows(format: TensorFormat, factors: Factors, index: Tensor) -> Tensor:
     """Rows ``A[index]``: index (N,) to (N, J)."""
-    layout = layout_for(format, factors, index)
-    return format.rows(factors, index) if layout is None else _run(layout, format, factors, index)
+    program = program_for(format, factors, index)
+    return format.rows(factors, index) if program is None else _run(program, format, factors, index)
 
 
 def pooled_rows(
@@ -41,8 +41,8 @@ def pooled_rows(
     Sums of a TT or Tucker table are pooled before ``W``. Weights that need a gradient are left to plain torch.
     """
     differentiable = per_sample_weights is not None and per_sample_weights.requires_grad and torch.is_grad_enabled()
-    layout = None if differentiable else layout_for(format, factors, index.reshape(-1))
-    if layout is None:
+    program = None if differentiable else program_for(format, factors, index.reshape(-1))
+    if program is None:
         return None
     bags = bags_of(
         index,
@@ -53,34 +53,34 @@ def pooled_rows(
         padding_idx=padding_idx,
         dtype=factors[0].dtype,
     )
-    return _run(layout, format, factors, bags.indices, bags)
+    return _run(program, format, factors, bags.indices, bags)
 
 
-def layout_for(format: TensorFormat, factors: Factors, index: Tensor) -> Layout | None:
+def program_for(format: TensorFormat, factors: Factors, index: Tensor) -> Program | None:
     """The tables to run a kernel on, or ``None`` where plain torch must do."""
     if torch.compiler.is_exporting() or not usable(factors[0]) or torch.are_deterministic_algorithms_enabled():
         return None
     batch = planned_size(index.shape[0])
-    return best_layout(format.name, format.inputs.dims, format.outputs.dims, format.ranks, batch)
+    return best_program(format.name, format.inputs.dims, format.outputs.dims, format.ranks, batch)
 
 
-def _run(layout: Layout, format: TensorFormat, factors: Factors, index: Tensor, bags: Bags | None = None) -> Tensor:
+def _run(program: Program, format: TensorFormat, factors: Factors, index: Tensor, bags: Bags | None = None) -> Tensor:
     """Form the tables, and run the kernel of the format on them."""
-    tables = [form(table, factors, format) for table in layout.tables]
-    weight = None if layout.weight is None else form(layout.weight, factors, format)
-    places = [number for place in layout.places for number in place]
+    tables = [recipe.form(factors) for recipe in program.tables]
+    weight = None if program.weight is None else program.weight.form(factors)
     pooling = (None, None, 0) if bags is None else (bags.owner, bags.scale, bags.total)
     result: Tensor
     if format.name == "CP":
-        result = product_rows(index, tables, weight, places, *pooling)
+        result = product_rows(index, tables, weight, program.places, *pooling)
     else:
-        result = chain_rows(index, _sorted_by(index, layout.places[1]), tables, places, *pooling)
+        order = _sorted_by(index, *program.places[2:4])
+        result = chain_rows(index, order, tables, program.places, *pooling)
         result = result if weight is None else result @ weight
     return result[:, : format.outputs.size]
 
 
-def _sorted_by(index: Tensor, place: Place) -> Tensor:
-    """The order of rows that sorts them by one table's row."""
-    key = index.div(place.stride, rounding_mode="floor").remainder(place.size)
+def _sorted_by(index: Tensor, stride: int, size: int) -> Tensor:
+    """The order of rows that sorts them by the middle table's row."""
+    key = index.div(stride, rounding_mode="floor").remainder(size)
     # a sort takes one pass over its keys for every byte they have
-    return key.to(torch.int16 if place.size < 2**15 else torch.int32).argsort(stable=True)
+    return key.to(torch.int16 if size < 2**15 else torch.int32).argsort(stable=True)

@@ -45,9 +45,13 @@ def give_up(error: Exception) -> None:
     )
 
 
-def precision() -> str:
-    """How kernels multiply float32: exactly enough (three TF32 products), or in TF32 where torch may use it."""
-    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "tf32x3"
+def precision(dtype: torch.dtype) -> str:
+    """How kernels multiply: float32 by three TF32 products, which keep its digits, or by one where torch may use it.
+
+    A bfloat16 number is a TF32 number.
+    """
+    lowered = dtype == torch.bfloat16 or torch.backends.cuda.matmul.fp32_precision == "tf32"
+    return "tf32" if lowered else "tf32x3"
 
 
 def padded(size: int, least: int = 1) -> int:

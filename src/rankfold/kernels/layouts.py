@@ -65,13 +65,27 @@ class Layout(NamedTuple):
     weight: Table | None
 
 
-def form(table: Table, factors: Sequence[Tensor], format: TensorFormat) -> Tensor:
-    """The table itself; a view if it is a single factor."""
-    terms = ",".join(format.subscripts[n] for n in table.factors)
-    target = "".join(table.axes)
-    members = [factors[n] for n in table.factors]
-    size = letter_sizes(format)
-    return contract(f"{terms}->{target}", *members).reshape([math.prod(size[c] for c in axis) for axis in table.axes])
+class Recipe(NamedTuple):
+    """How to form a table: contract factors by an equation, or permute the axes of one, and reshape."""
+
+    factors: tuple[int, ...]
+    equation: str
+    permutation: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    def form(self, factors: Sequence[Tensor]) -> Tensor:
+        """The table itself; a view if it is a single factor."""
+        if len(self.factors) == 1:
+            return factors[self.factors[0]].permute(self.permutation).reshape(self.shape)
+        return contract(self.equation, *(factors[n] for n in self.factors)).reshape(self.shape)
+
+
+class Program(NamedTuple):
+    """A layout ready to run: recipes of its tables and of ``W``, and the places' numbers one after the other."""
+
+    tables: tuple[Recipe, ...]
+    places: tuple[int, ...]
+    weight: Recipe | None
 
 
 def letter_sizes(format: TensorFormat) -> dict[str, int]:
@@ -81,19 +95,33 @@ def letter_sizes(format: TensorFormat) -> dict[str, int]:
 
 
 @constant
-def best_layout(
+def best_program(
     name: str, inputs: tuple[int, ...], outputs: tuple[int, ...], ranks: tuple[int, ...], batch: int
-) -> Layout | None:
-    """The cheapest layout for ``batch`` rows, or ``None`` if there is none of acceptable size."""
+) -> Program | None:
+    """The program of the cheapest layout for ``batch`` rows, or ``None`` if there is none of acceptable size."""
     kind = {kind.name: kind for kind in (CP, Tucker, TensorTrain, TensorTrainMatrix)}[name]
     format = kind(Folding(math.prod(inputs), inputs), Folding(math.prod(outputs), outputs), ranks)
     size = letter_sizes(format)
     cost = _product_cost if name == "CP" else _chain_cost
-    layouts = [layout for layout in _layouts(format) if _acceptable(layout, size)]
-    return min(layouts, key=lambda layout: cost(layout, size, batch), default=None)
+    acceptable = [layout for layout in layouts(format) if _acceptable(layout, size)]
+    best = min(acceptable, key=lambda layout: cost(layout, size, batch), default=None)
+    return None if best is None else program(best, format)
 
 
-def _layouts(format: TensorFormat) -> Iterator[Layout]:
+def program(layout: Layout, format: TensorFormat) -> Program:
+    """Spell a layout out for factors of a format."""
+    numbers = tuple(number for place in layout.places for number in place)
+    tables = tuple(_recipe(table, format) for table in layout.tables)
+    return Program(tables, numbers, None if layout.weight is None else _recipe(layout.weight, format))
+
+
+def _recipe(table: Table, format: TensorFormat) -> Recipe:
+    terms, target = [format.subscripts[n] for n in table.factors], "".join(table.axes)
+    permutation = tuple(terms[0].index(c) for c in target) if len(terms) == 1 else ()
+    return Recipe(table.factors, f"{','.join(terms)}->{target}", permutation, _shape(table, letter_sizes(format)))
+
+
+def layouts(format: TensorFormat) -> Iterator[Layout]:
     """Every way to cut the input modes into at most three runs, as tables."""
     modes = format.input_letters
     for cuts in _cuts(len(modes)):

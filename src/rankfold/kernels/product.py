@@ -192,6 +192,6 @@ def _options(tables: Sequence[Tensor], bag: Tensor | None, tiles: Tiles, input_p
         "PJ": tiles.columns,
         "ORDER": len(tables),
         "BAGS": bag is not None,
-        "PRECISION": input_precision or precision(),
+        "PRECISION": input_precision or precision(tables[0].dtype),
         "num_warps": tiles.warps,
     }

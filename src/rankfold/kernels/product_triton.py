@@ -1,12 +1,19 @@
 """Triton kernels for rows of a CP table, ``a_b = (U¹[i_b] ∘ U²[j_b] ∘ U³[k_b]) W`` with ``W`` (R, J).
 
-Forward: a program takes BLOCK rows and PJ columns, and goes through the ranks in pieces of PR: the
-products of factor rows live in registers only. Backward: a program keeps a piece (PR, PJ) of ``W`` and
-of its gradient, and goes through its share of the rows; gradients of factor rows are added atomically.
+Forward: a program takes BLOCK rows and PJ columns, and goes through the ranks in pieces of PR: the products
+of factor rows live in registers only. Backward: a program keeps a piece (PR, PJ) of ``W`` and of its gradient,
+and goes through its share of the rows; gradients of factor rows are added atomically. All arithmetic is in
+float32; bfloat16 tables are converted as they are read.
 """
 
 import triton
 import triton.language as tl
+
+
+@triton.jit
+def _load(table, offset, mask):
+    """Entries in float32, zeros where the mask is off."""
+    return tl.load(table + offset, mask=mask, other=0.0).to(tl.float32)
 
 
 @triton.jit
@@ -33,20 +40,20 @@ def product_forward(
     for start in range(0, R, PR):
         rank = start + tl.arange(0, PR)
         offset, mask = _factor(index, row, live, a_stride, a_size, rank, R, fa, fr)
-        v = tl.load(first + offset, mask=mask, other=0.0)
+        v = _load(first, offset, mask)
         if ORDER > 1:
             offset, mask = _factor(index, row, live, b_stride, b_size, rank, R, sa, sr)
-            v *= tl.load(second + offset, mask=mask, other=0.0)
+            v *= _load(second, offset, mask)
         if ORDER > 2:
             offset, mask = _factor(index, row, live, c_stride, c_size, rank, R, ta, tr)
-            v *= tl.load(third + offset, mask=mask, other=0.0)
+            v *= _load(third, offset, mask)
         offset = rank[:, None] * wr + column[None, :] * wj
-        w = tl.load(weight + offset, mask=(rank < R)[:, None] & (column < J)[None, :], other=0.0)
+        w = _load(weight, offset, (rank < R)[:, None] & (column < J)[None, :])
         # Y = V W: (BLOCK, PR) × (PR, PJ)
         y = tl.dot(v, w, y, input_precision=PRECISION)
     mask = live[:, None] & (column < J)[None, :]
     if BAGS:
-        target, factor = tl.load(bag + row, mask=live, other=0), tl.load(scale + row, mask=live, other=0.0)
+        target, factor = tl.load(bag + row, mask=live, other=0), _load(scale, row, live)
         offset = target.to(tl.int64)[:, None] * J + column[None, :]
         tl.atomic_add(out + offset, y * factor[:, None], mask=mask, sem="relaxed")
     else:
@@ -67,7 +74,7 @@ def product_backward(
     column = tl.program_id(1) * PJ + tl.arange(0, PJ)
     w_offset = rank[:, None] * wr + column[None, :] * wj
     w_mask = (rank < R)[:, None] & (column < J)[None, :]
-    w = tl.load(weight + w_offset, mask=w_mask, other=0.0)
+    w = _load(weight, w_offset, w_mask)
     dw = tl.zeros((PR, PJ), tl.float32)
     begin = tl.program_id(2) * share
     end = tl.minimum(begin + share, count)
@@ -75,25 +82,25 @@ def product_backward(
         row = start + tl.arange(0, BLOCK)
         live = row < end
         if BAGS:
-            target, factor = tl.load(bag + row, mask=live, other=0), tl.load(scale + row, mask=live, other=0.0)
+            target, factor = tl.load(bag + row, mask=live, other=0), _load(scale, row, live)
         else:
             target = row
         offset = target.to(tl.int64)[:, None] * J + column[None, :]
-        dy = tl.load(grad + offset, mask=live[:, None] & (column < J)[None, :], other=0.0)
+        dy = _load(grad, offset, live[:, None] & (column < J)[None, :])
         if BAGS:
-            dy = (dy * factor[:, None]).to(w.dtype)
+            dy *= factor[:, None]
         # dV = dY Wᵀ: (BLOCK, PJ) × (PJ, PR)
         dv = tl.dot(dy, tl.trans(w), input_precision=PRECISION)
         a_offset, a_mask = _factor(index, row, live, a_stride, a_size, rank, R, fa, fr)
-        v = tl.load(first + a_offset, mask=a_mask, other=0.0)
+        v = _load(first, a_offset, a_mask)
         if ORDER == 1:
             tl.atomic_add(d_first + a_offset, dv, mask=a_mask, sem="relaxed")
         if ORDER > 1:
             b_offset, b_mask = _factor(index, row, live, b_stride, b_size, rank, R, sa, sr)
-            u = tl.load(second + b_offset, mask=b_mask, other=0.0)
+            u = _load(second, b_offset, b_mask)
             if ORDER > 2:
                 c_offset, c_mask = _factor(index, row, live, c_stride, c_size, rank, R, ta, tr)
-                t = tl.load(third + c_offset, mask=c_mask, other=0.0)
+                t = _load(third, c_offset, c_mask)
                 # the gradient of one factor is dV times the other two
                 tl.atomic_add(d_third + c_offset, dv * (v * u), mask=c_mask, sem="relaxed")
                 dv *= t

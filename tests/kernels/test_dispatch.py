@@ -1,0 +1,241 @@
+"""Kernels against their plain-torch twins in float64: rows, bags, and gradients of the factors."""
+
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from kernels.cases import EVERY, KINDS, NAMES, SMALL, SMALL_NAMES, assert_same, factors_of, make
+
+from rankfold import kernels
+from rankfold.kernels import chain, dispatch, launch, layouts, product, reference
+
+small = pytest.mark.parametrize("format", SMALL, ids=SMALL_NAMES)
+
+
+def random_index(format, device, count=37):
+    """Indices with repeats, the first and the last row among them."""
+    index = torch.randint(format.inputs.size, (count,))
+    if count > 4:
+        index[:4] = torch.tensor([0, format.inputs.size - 1, 0, 0])
+    return index.to(device)
+
+
+@pytest.mark.parametrize("format", EVERY, ids=NAMES)
+def test_rows_and_gradients(format, device):
+    factors, exact = factors_of(format, device)
+    index = random_index(format, device)
+    assert dispatch.program_for(format, factors, index) is not None
+    assert_same(kernels.rows(format, factors, index), format.rows(exact, index), factors, exact, 1e-6)
+
+
+@small
+@pytest.mark.parametrize("count", [0, 1, 2, 200])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_batches_of_any_size(format, count, dtype, device):
+    factors, exact = factors_of(format, device)
+    index = random_index(format, device, count).to(dtype)
+    assert_same(kernels.rows(format, factors, index), format.rows(exact, index), factors, exact, 1e-6)
+
+
+@small
+def test_every_layout_gives_the_same_rows(format, device):
+    """Not only the cheapest: all ways to cut the modes into tables."""
+    factors, exact = factors_of(format, device)
+    index = random_index(format, device)
+    found = list(layouts.layouts(format))
+    assert len(found) >= 3
+    for layout in found:
+        assert_same(
+            dispatch._run(layouts.program(layout, format), format, factors, index),
+            format.rows(exact, index),
+            factors,
+            exact,
+            1e-6,
+        )
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=SMALL_NAMES)
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "ranks"),
+    [((4, 5, 6), (2, 3, 2), (1,) * 6), ((9, 8), (10, 16), (17, 33, 20, 9)), ((3, 2, 4), (1, 150, 1), (17, 5, 3, 2, 4, 1))],
+    ids=["rank 1", "large ranks", "wide"],
+)
+def test_ranks_and_widths_beyond_one_tile(kind, inputs, outputs, ranks, device):
+    format = make(kind, inputs, outputs, ranks)
+    factors, exact = factors_of(format, device)
+    index = random_index(format, device, 20)
+    assert_same(kernels.rows(format, factors, index), format.rows(exact, index), factors, exact, 2e-6)
+
+
+@small
+def test_bfloat16(format, device):
+    factors, exact = factors_of(format, device, torch.bfloat16)
+    index = random_index(format, device)
+    rows = kernels.rows(format, factors, index)
+    assert rows.dtype == torch.bfloat16
+    assert_same(rows, format.rows(exact, index), factors, exact, 2e-2)
+
+
+@small
+def test_after_pruning(format, device):
+    factors, _ = factors_of(format, device)
+    keep = [torch.arange(0, max(1, group.size - 1)) for group in format.rank_groups]
+    cut = [factor.detach().requires_grad_() for factor in format.restrict(factors, keep)]
+    pruned = format.with_ranks([len(index) for index in keep])
+    exact = [factor.detach().double().requires_grad_() for factor in cut]
+    index = random_index(format, device)
+    assert_same(kernels.rows(pruned, cut, index), pruned.rows(exact, index), cut, exact, 1e-6)
+
+
+BAGS = {
+    "2-D": ((4, 3), None, False),
+    "offsets": ((12,), [0, 3, 3, 7], False),
+    "last offset": ((12,), [0, 3, 7, 12], True),
+    "empty bags": ((12,), [0, 0, 0, 12, 12], False),
+    "no indices": ((0,), [0, 0], False),
+}
+
+
+@small
+@pytest.mark.parametrize("bags", BAGS.values(), ids=BAGS)
+@pytest.mark.parametrize(("mode", "weighted"), [("sum", False), ("sum", True), ("mean", False)])
+@pytest.mark.parametrize("padding_idx", [None, 4])
+def test_bags(format, bags, mode, weighted, padding_idx, device):
+    shape, offsets, include_last_offset = bags
+    index = torch.randint(format.inputs.size, shape, device=device)
+    if padding_idx is not None:  # a bag with some padding, and one of nothing else
+        index.view(-1)[:4] = padding_idx
+    offsets = None if offsets is None else torch.tensor(offsets, device=device)
+    scale = torch.randn(shape, device=device) if weighted else None
+    options = {"mode": mode, "include_last_offset": include_last_offset, "padding_idx": padding_idx}
+    factors, exact = factors_of(format, device)
+    ours = kernels.pooled_rows(format, factors, index, offsets, scale, **options)
+    weights = None if scale is None else scale.double()
+    truth = F.embedding_bag(index, format.reconstruct(exact), offsets, per_sample_weights=weights, **options)
+    assert_same(ours, truth, factors, exact, 1e-6)
+
+
+def test_weights_with_gradients_are_left_to_torch(device):
+    format, index = SMALL[0], torch.zeros(2, 3, dtype=torch.int64, device=device)
+    scale = torch.ones(2, 3, device=device, requires_grad=True)
+    options = {"mode": "sum", "include_last_offset": False, "padding_idx": None}
+    assert kernels.pooled_rows(format, factors_of(format, device)[0], index, None, scale, **options) is None
+    with torch.no_grad():
+        assert kernels.pooled_rows(format, factors_of(format, device)[0], index, None, scale, **options) is not None
+
+
+# When plain torch must do -------------------------------------------------------------------------
+
+
+@small
+def test_the_plain_path_elsewhere(format, device, monkeypatch):
+    factors, exact = factors_of(format, device)
+    index = random_index(format, device)
+    assert dispatch.program_for(format, factors, index) is not None
+    assert dispatch.program_for(format, exact, index) is None  # float64
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert dispatch.program_for(format, factors, index) is None
+    finally:
+        torch.use_deterministic_algorithms(False)
+    monkeypatch.setattr(launch, "DEVICES", ("xpu",))
+    assert dispatch.program_for(format, factors, index) is None
+    assert torch.equal(kernels.rows(format, factors, index), format.rows(factors, index))
+
+
+def test_tables_too_large_to_form_are_not():
+    """Two modes of 50,000 and a rank of 200: no table of ten million entries, and no tile of 200 by 200."""
+    format = make(KINDS[3], (50_000, 50_000), (16, 16), (300,))
+    assert layouts.best_program("TTM", format.inputs.dims, format.outputs.dims, (16,), 1024) is not None
+    assert layouts.best_program("TTM", format.inputs.dims, format.outputs.dims, (3000,), 1024) is None
+
+
+@small
+def test_a_kernel_that_fails_warns_once_and_plain_torch_takes_over(format, device, monkeypatch):
+    def fail(*args):
+        raise RuntimeError("first line\nno compiler was found")
+
+    for module in (chain, product):
+        monkeypatch.setattr(module, "launch_forward", fail)
+    monkeypatch.setattr(launch, "_failed", False)
+    factors, exact = factors_of(format, device)
+    index = random_index(format, device)
+    with pytest.warns(RuntimeWarning, match="Triton kernels cannot run here .RuntimeError: no compiler was found."):
+        ours = kernels.rows(format, factors, index)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_same(ours, format.rows(exact, index), factors, exact, 1e-6)
+        assert dispatch.program_for(format, factors, index) is None
+        assert torch.equal(kernels.rows(format, factors, index), format.rows(factors, index))
+
+
+# As operators of torch ----------------------------------------------------------------------------
+
+
+def chain_arguments(device, right=True, bags=False):
+    tables = [torch.randn(5, 2, 3), torch.randn(6, 3, 2, 4 if right else 1), torch.randn(7, 4, 3)][: 2 + right]
+    index = torch.randint(210, (11,))
+    pooling = (torch.arange(11) // 4, torch.rand(11), 3) if bags else (None, None, 0)
+    places = [42, 5, 7, 6, 1, 7][: 4 + 2 * right]
+    arguments = (index, torch.randperm(11), [table.requires_grad_() for table in tables], places, *pooling)
+    return tuple(x.to(device) if isinstance(x, torch.Tensor) else x for x in arguments)
+
+
+@pytest.mark.parametrize("right", [True, False])
+@pytest.mark.parametrize("bags", [True, False])
+def test_the_operators_are_registered_correctly(right, bags):
+    """The fake implementation, the schema and the gradient formula hold, by torch's own checks."""
+    index, order, tables, places, *pooling = chain_arguments("cpu", right, bags)
+    torch.library.opcheck(chain.chain_rows, (index, order, tables, places, *pooling))
+    factors = [torch.randn(5, 6).requires_grad_(), torch.randn(7, 6).requires_grad_()]
+    weight = torch.randn(6, 4).requires_grad_()
+    torch.library.opcheck(product.product_rows, (index, factors, weight, [7, 5, 1, 7], *pooling))
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_gradients_of_the_twins_by_finite_differences(right):
+    index, order, tables, places, *pooling = chain_arguments("cpu", right, bags=True)
+    doubled = [table.detach().double().requires_grad_() for table in tables]
+    pooling[1] = pooling[1].double()
+    assert torch.autograd.gradcheck(lambda *t: chain.chain_rows(index, order, t, places, *pooling), doubled)
+    factors = [torch.randn(n, 4, dtype=torch.float64, requires_grad=True) for n in (5, 6, 7)]
+    weight = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(
+        lambda w, *f: product.product_rows(index, f, w, [42, 5, 7, 6, 1, 7], *pooling), [weight, *factors]
+    )
+
+
+@small
+def test_compiled_without_graph_breaks(format, device):
+    torch.compiler.reset()
+    factors, exact = factors_of(format, device)
+    compiled = torch.compile(lambda index, *f: kernels.rows(format, f, index), fullgraph=True, backend="aot_eager")
+    for count in (37, 41):
+        index = random_index(format, device, count)
+        assert_same(compiled(index, *factors), format.rows(exact, index), factors, exact, 1e-6)
+
+
+def test_chunks_of_the_twins(monkeypatch):
+    index, _, tables, places, *pooling = chain_arguments("cpu")
+    grad = torch.randn(11, 12)
+    whole = reference.chain_rows(index, tables, places, *pooling)
+    gradients = reference.chain_rows_backward(grad, index, tables, places, *pooling[:2])
+    monkeypatch.setattr(reference, "_CHUNK_ROWS", 4)
+    torch.testing.assert_close(reference.chain_rows(index, tables, places, *pooling), whole)
+    for ours, truth in zip(
+        reference.chain_rows_backward(grad, index, tables, places, *pooling[:2]), gradients, strict=True
+    ):
+        torch.testing.assert_close(ours, truth)
+
+
+def test_rankfold_needs_no_triton():
+    """Importing the package, and using an embedding on the CPU, leaves Triton alone."""
+    code = (
+        "import sys; sys.modules['triton'] = None\n"
+        "import torch, rankfold as rf\n"
+        "rf.Embedding(100, 8, config=rf.TTM(2))(torch.tensor([3])).sum().backward()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
