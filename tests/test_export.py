@@ -9,7 +9,6 @@ import onnxruntime
 import pytest
 import torch
 from models.resnet import ResNet
-from models.text import TextClassifier
 from onnx import numpy_helper
 from torch import nn
 
@@ -31,23 +30,22 @@ class EveryLayer(nn.Module):
     def __init__(self):
         super().__init__()
         self.linear = nn.Linear(61, 50)
-        self.wide = nn.Linear(300, 500, bias=False)
         self.embedding = nn.Embedding(997, 32, padding_idx=3)
         self.bag = nn.EmbeddingBag(997, 32, mode="sum")
         self.padded_bag = nn.EmbeddingBag(997, 32, padding_idx=3)
         self.conv1 = nn.Conv1d(16, 32, 3, padding=1)
         self.conv2 = nn.Conv2d(16, 32, 3, stride=2, padding="valid")
 
-    def forward(self, x, wide, index, signal, image):
+    def forward(self, x, index, signal, image):
         bags = self.bag(index), self.padded_bag(index)
-        return self.linear(x), self.wide(wide), self.embedding(index), *bags, self.conv1(signal), self.conv2(image)
+        return self.linear(x), self.embedding(index), *bags, self.conv1(signal), self.conv2(image)
 
 
 def every_input(batch):
     index = torch.randint(997, (batch, 7))
     index[0, :3] = 3
     index[-1] = 3  # a bag of nothing but padding
-    return torch.randn(batch, 61), torch.randn(batch, 300), index, torch.randn(batch, 16, 9), torch.randn(batch, 16, 9, 9)
+    return torch.randn(batch, 61), index, torch.randn(batch, 16, 9), torch.randn(batch, 16, 9, 9)
 
 
 def pruned(model):
@@ -140,9 +138,8 @@ def test_the_model_is_left_as_it_was(exported):
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-@pytest.mark.parametrize("format", CONFIGS)
-def test_a_program_takes_any_batch_and_holds_the_means_alone(format):
-    model = tensorized(EveryLayer(), CONFIGS[format])
+def test_a_program_takes_any_batch_and_holds_the_means_alone():
+    model = tensorized(EveryLayer(), rf.Tucker(4))
     program = export_program(model, every_input(2))
     for batch in (1, 2, 9):
         inputs = every_input(batch)
@@ -167,6 +164,19 @@ class BagOfWords(nn.Module):
         return self.head(self.hidden(self.words(tokens)).relu())
 
 
+class Sentences(nn.Module):
+    """A classifier that reads word after word."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(200, 16, padding_idx=0)
+        self.reader = nn.GRU(16, 24, batch_first=True)
+        self.head = nn.Linear(24, 3)
+
+    def forward(self, tokens):
+        return self.head(self.reader(self.words(tokens))[0].mean(1))
+
+
 def with_statistics(model):
     """Batch norm has seen something."""
     model.train()(torch.randn(32, 3, 8, 8))
@@ -176,7 +186,7 @@ def with_statistics(model):
 WHOLE = {
     "images": (lambda: with_statistics(ResNet()), rf.TT(6), lambda b: torch.randn(b, 3, 8, 8)),
     "words": (BagOfWords, rf.TTM(6), lambda b: torch.randint(500, (b, 12))),
-    "sentences": (TextClassifier, rf.TTM(4), lambda b: torch.randint(200, (b, 6))),
+    "sentences": (Sentences, rf.TTM(4), lambda b: torch.randint(200, (b, 6))),
 }
 
 
@@ -201,12 +211,19 @@ def test_dense_export_has_plain_operators(tmp_path):
     assert tensors_of(model)
 
 
-def test_a_model_without_tensors_and_a_single_layer_can_be_exported(tmp_path):
-    plain, layer = nn.Linear(6, 4), rf.Linear(40, 30, config=rf.CP(3))
-    assert export_onnx(plain, tmp_path / "plain.onnx", torch.randn(1, 6)).num_parameters == 28
+def test_a_single_layer_can_be_exported_and_exporters_say_nothing(tmp_path, capfd):
+    layer = rf.Linear(40, 30, config=rf.CP(3))
     file = export_onnx(layer, tmp_path / "layer.onnx", torch.randn(1, 40))  # an example of one does not fix the batch
+    assert capfd.readouterr() == ("", "")
     x = torch.randn(7, 40)
     assert_close(run(file.path, [x]), truth(layer, [x]))
+
+
+def test_a_model_without_tensors_can_be_exported():
+    model = nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.9))
+    program = export_program(model, torch.randn(2, 6))
+    x = torch.randn(3, 6)
+    assert_close(program.module()(x), truth(model, [x]))
 
 
 def test_inference_by_point_factors_is_exported_too():
@@ -324,8 +341,7 @@ def test_weights_beyond_2_gb_are_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda y: y * 1.001, "differ by .* of the largest output for a batch of 2"),
-        (lambda y: y * float("nan"), "differ by nan"),
+        (lambda y: y * 1.001 if len(y) == 1 else y, "differ by 1.0e-03 of the largest output for a batch of 1"),
         (lambda y: y[:1], r"shape \[\(1, 6\)\] for a batch of 2"),
     ],
 )
@@ -340,9 +356,16 @@ def test_a_file_that_computes_something_else_is_not_written(wrong, message, tmp_
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_exporters_say_nothing(tmp_path, capfd):
-    export_onnx(LAYER, tmp_path / "x.onnx", torch.ones(2, 8))
-    assert capfd.readouterr() == ("", "")
+def test_numbers_that_are_none_are_not_written(tmp_path):
+    with pytest.raises(ExportError, match="differ by nan"):
+        export_onnx(
+            nn.Linear(8, 6).requires_grad_(False).apply(lambda m: m.weight.fill_(torch.nan)),
+            tmp_path / "x.onnx",
+            torch.ones(2, 8),
+        )
+
+
+def test_silence_ends():
     with silence():
         logging.getLogger("any").error("not shown")
     assert not logging.root.manager.disable

@@ -146,7 +146,13 @@ def _layer_config(network: nn.Module, stored: StoredTensor) -> tuple[str, Tensor
     layer, _, part = stored.name.rpartition(".")
     layer = layer.removesuffix(".tensors") if part != "tensor" else layer
     make = _CONFIGS[stored.format]
-    dense = network.get_submodule(layer)
+    try:
+        dense = network.get_submodule(layer)
+    except AttributeError as error:
+        raise ValueError(
+            f"the checkpoint holds factors of the layer {layer}, which this {type(network).__name__} does not have; "
+            f"give the function that makes the network which was trained"
+        ) from error
     if is_recurrent(dense):  # several matrices, folded by the defaults
         return layer, make(1, inference=stored.inference)
     in_dims, out_dims = stored.in_dims, stored.out_dims

@@ -78,7 +78,16 @@ def _load(run: Path, model: str, inputs: list[Input]) -> tuple[nn.Module, tuple[
             f"package.module:function, and its inputs with --input, such as --input 784"
         )
     network = rebuild(find_network(name)(), folder)
-    return network, tuple(shape.example(_EXAMPLES) for shape in shapes)
+    example = tuple(shape.example(_EXAMPLES) for shape in shapes)
+    try:
+        with torch.no_grad():
+            network.eval()(*example)
+    except Exception as error:
+        given = ", ".join(str(tuple(x.shape)) for x in example)
+        raise ValueError(
+            f"{name} makes a network that cannot be called with inputs of shape {given}: {error}"
+        ) from error
+    return network, example
 
 
 def _write(network: nn.Module, target: Path, example: tuple[Tensor, ...], dense: bool, int8: bool) -> Figures:

@@ -77,7 +77,7 @@ def export_onnx(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = export_onnx(model, folder + "/layer.onnx", torch.randn(8, 784))
     >>> file.num_parameters, file.num_bytes - 4 * file.num_parameters < 2000
-    (5888, True)
+    (3808, True)
     """
     _check_packages()
     if quantize not in (None, "int8"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from typing import TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from rankfold.bayesian_tensor import BayesianTensor
 from rankfold.bayesian_vector import BayesianVector
-from rankfold.layers import EmbeddingBag
+from rankfold.layers import Embedding, EmbeddingBag
 from rankfold.posterior import PointPosterior
 from rankfold.surgery import to_dense
 from rankfold.wrapping import unwrapped
@@ -31,7 +30,25 @@ def posterior_mean_copy(model: nn.Module, *, dense: bool = False) -> nn.Module:
             del module.variance, module.count
         elif isinstance(module, BayesianVector):
             module.entries = PointPosterior(module.entries.mean)
-    return _with_plain_bags(copied)
+    return _with_plain_lookups(copied)
+
+
+class Rows(nn.Module):
+    """An embedding as gathers and contractions alone.
+
+    In training the layer looks at how many rows it is asked for; a program for all batches cannot.
+
+    Shape: indices (*) to (*, J).
+    """
+
+    def __init__(self, layer: Embedding) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, index: Tensor) -> Tensor:
+        rows = rows_of(self.layer.tensor, index)
+        padding = self.layer.padding_idx
+        return rows if padding is None else rows * (index != padding)[..., None].to(rows.dtype)
 
 
 class Bags(nn.Module):
@@ -64,21 +81,31 @@ class Bags(nn.Module):
     def _rows(self, index: Tensor) -> Tensor:
         if isinstance(self.layer, nn.EmbeddingBag):
             return F.embedding(index, self.layer.weight)
-        return self.layer.tensor.rows(index.reshape(-1)).reshape(*index.shape, self.layer.embedding_dim)
+        return rows_of(self.layer.tensor, index)
 
 
-def _with_plain_bags(model: nn.Module) -> nn.Module:
-    """Put :class:`Bags` around all embedding bags that sum or average."""
-    if _is_linear_bag(model):
-        return Bags(model)
-    for parent in list(model.modules()):
-        for name, child in parent._modules.items():  # every name of a shared bag
-            if child is not None and _is_linear_bag(child):
-                setattr(parent, name, Bags(child))
-    return model
+def rows_of(tensor: BayesianTensor, index: Tensor) -> Tensor:
+    """``A[index]``: index (*) to (*, J)."""
+    return tensor.rows(index.reshape(-1)).reshape(*index.shape, tensor.format.outputs.size)
 
 
-def _is_linear_bag(module: nn.Module) -> TypeGuard[EmbeddingBag | nn.EmbeddingBag]:
-    if isinstance(module, nn.EmbeddingBag):
-        return module.mode in ("sum", "mean") and module.max_norm is None
-    return isinstance(module, EmbeddingBag)
+def _with_plain_lookups(model: nn.Module) -> nn.Module:
+    """Put :class:`Rows` around all tensorized embeddings, and :class:`Bags` around bags that sum or average."""
+    root = _plain_lookup(model)
+    for parent in list(root.modules()):
+        if isinstance(parent, Rows | Bags):
+            continue
+        for name, child in parent._modules.items():  # every name of a shared one
+            if child is not None:
+                setattr(parent, name, _plain_lookup(child))
+    return root
+
+
+def _plain_lookup(module: nn.Module) -> nn.Module:
+    if isinstance(module, Embedding):
+        return Rows(module)
+    if isinstance(module, EmbeddingBag):
+        return Bags(module)
+    if isinstance(module, nn.EmbeddingBag) and module.mode in ("sum", "mean") and module.max_norm is None:
+        return Bags(module)
+    return module
