@@ -1,12 +1,14 @@
 """``rankfold data`` says what is there, and gets what is not."""
 
+import hashlib
+
 import pytest
 from data.tiny import make, write
 from typer.testing import CliRunner
 
 from rankfold.cli import data as command
 from rankfold.cli.main import app
-from rankfold.data import mnist
+from rankfold.data import imdb, mnist
 from rankfold.data.errors import DownloadError
 
 
@@ -140,3 +142,29 @@ def test_help_names_the_ways_to_give_a_folder(arguments):
     result = run(*arguments, "--help")
     assert result.exit_code == 0
     assert not arguments or ("--data" in result.output and "RANKFOLD_DATA" in result.output)
+
+
+def test_imdb_is_checked_and_not_downloaded(tiny, tmp_path):
+    asked = run("get", "imdb", "--data", tmp_path)
+    assert asked.exit_code == 1
+    assert "aclImdb_v1.tar.gz" in asked.output
+    (tmp_path / "imdb").mkdir()
+    (tmp_path / "imdb" / "imdb-train.jsonl").write_text('{"text": "made up", "label": 1}\n')
+    result = run("check", "--data", tmp_path)
+    assert result.exit_code == 1
+    assert row(result.output, "imdb") == "damaged 25,000 + 25,000 0.0 MB 0 of 2"
+    assert "is not the known file" in result.output
+    assert "imdb-test.jsonl" in result.output
+
+
+def test_imdb_that_is_there_is_not_asked_for_again(tiny, tmp_path, monkeypatch):
+    (tmp_path / "imdb").mkdir()
+    content = '{"text": "bad", "label": 0}\n{"text": "good", "label": 1}\n'
+    for half in imdb.HALVES:
+        (tmp_path / "imdb" / f"imdb-{half}.jsonl").write_text(content)
+    sums = dict.fromkeys(imdb.HALVES, hashlib.sha256(content.encode()).hexdigest())
+    monkeypatch.setattr(imdb, "CHECKSUMS", sums)
+    monkeypatch.setattr(imdb, "REVIEWS_PER_HALF", 2)
+    result = run("get", "imdb", "--data", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert f"imdb is already in {tmp_path / 'imdb'}, whole" in result.output

@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rankfold.data import cifar10
+from rankfold.data import cifar10, imdb
 from rankfold.data.errors import DamagedData, DataError, MissingData
 from rankfold.data.location import data_root, find_file
 from rankfold.data.mnist import DATA_SETS, DataSet, read_file
 from rankfold.data.openml import download
 
-DataSetName = Literal["mnist", "fashion-mnist"]
+DataSetName = Literal["mnist", "fashion-mnist", "cifar10", "imdb"]
 Folder = Annotated[
     Path | None,
     typer.Option(
@@ -73,7 +73,13 @@ def check(folder: Folder = None) -> None:
 
 @data.command()
 def get(
-    name: Annotated[DataSetName, typer.Argument(help="mnist: 60,000 + 10,000 images; fashion-mnist: 10,000.")],
+    name: Annotated[
+        DataSetName,
+        typer.Argument(
+            help="mnist: 60,000 + 10,000 images; fashion-mnist: 10,000. The others are not on OpenML in their "
+            "original form; for them it says where they are."
+        ),
+    ],
     folder: Folder = None,
 ) -> None:
     """Download a data set from OpenML and write it as the original idx.gz files.
@@ -84,14 +90,15 @@ def get(
     It comes as a text of 70,000 lines, so give it a few minutes.
     """
     console = Console()
-    data_set = DATA_SETS[name]
-    finding = _examine(data_set, folder)
+    finding = OTHERS[name](folder) if name in OTHERS else _examine(DATA_SETS[name], folder)
     if finding.state == "found":
         console.print(f"{name} is already in [bold]{finding.place}[/], whole.", soft_wrap=True)
         return
+    if name in OTHERS:
+        raise _stop("\n".join(finding.problems))
     try:
         with console.status(f"fetching {name} from OpenML into {data_root(folder) / name}"):
-            place = download(data_set, folder)
+            place = download(DATA_SETS[name], folder)
     except DataError as error:
         raise _stop(str(error)) from error
     except OSError as error:
@@ -128,8 +135,20 @@ def _examine_cifar10(folder: Path | None) -> Finding:
     return replace(absent, place=place, num_bytes=num_bytes, problems=problems)
 
 
+def _examine_imdb(folder: Path | None) -> Finding:
+    absent = Finding("25,000 + 25,000", len(imdb.HALVES))
+    try:
+        place = imdb.find_imdb(folder)
+    except MissingData as error:
+        return replace(absent, problems=(str(error),))
+    problems = _problems(lambda half: imdb.read_half(place, half), imdb.HALVES)
+    sources = filter(None, (imdb.source(place, half) for half in imdb.HALVES))
+    num_bytes = sum(file.stat().st_size for path in sources for file in (path, *path.rglob("*")) if file.is_file())
+    return replace(absent, place=place, num_bytes=num_bytes, problems=problems)
+
+
 # Data sets with readers of their own.
-OTHERS: dict[str, Callable[[Path | None], Finding]] = {cifar10.NAME: _examine_cifar10}
+OTHERS: dict[str, Callable[[Path | None], Finding]] = {cifar10.NAME: _examine_cifar10, imdb.NAME: _examine_imdb}
 
 
 def _problems(read: Callable[[_Part], object], parts: Iterable[_Part]) -> tuple[str, ...]:
@@ -147,7 +166,7 @@ def _table(findings: dict[str, Finding]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, header_style="bold")
     table.add_column("data set", no_wrap=True)
     table.add_column("state", no_wrap=True)
-    for heading in ("images", "size", "checksums right"):
+    for heading in ("examples", "size", "checksums right"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, finding in findings.items():
         state = f"[{_STYLES[finding.state]}]{finding.state}[/]"

@@ -22,7 +22,7 @@ End = Literal["first", "last"]
 # FNV-1a of 64 bits; see ``word_hash``
 _FNV_OFFSET, _FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
 _ALL_BITS = 0xFFFFFFFFFFFFFFFF
-# Odd multipliers of the n-gram hash; see ``ngram_buckets``
+# Odd multipliers; see ``ngram_hash``
 _MIXERS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9)
 
 
@@ -128,35 +128,38 @@ def word_hash(word: str) -> int:
     return value
 
 
-def word_hashes(corpus: Corpus) -> NDArray[np.uint64]:
-    """The hash of each of a corpus's ``words``, (W,)."""
-    return np.fromiter((word_hash(word) for word in corpus.words), np.uint64, count=len(corpus.words))
+def ngram_hash(hashes: Sequence[NDArray[np.uint64]]) -> NDArray[np.uint64]:
+    """The hash of runs of words, given that of the first word, the second, and so on, (T,) each.
 
-
-def ngram_buckets(hashes: NDArray[np.uint64], num_buckets: int) -> NDArray[np.int32]:
-    """Buckets of n-grams of words with the given hashes (…, n): 1 to ``num_buckets − 1``; 0 is padding.
-
-    With all arithmetic modulo 2⁶⁴, the words' hashes are joined from left to right and the result is mixed:
-
-        h ← 0;  h ← (h + x_k) · m₁,  h ← h ⊕ (h ≫ 32)  for every word;  h ← h · m₂;  bucket = 1 + (h ≫ 20) mod (K − 1)
+    Modulo 2⁶⁴, ``h ← 0``, then ``h ← (h + x) · m₁`` and ``h ← h ⊕ (h ≫ 32)`` for every word, then ``h · m₂ ≫ 20``.
     """
     first, second = (np.uint64(mixer) for mixer in _MIXERS)
-    joined = np.zeros(hashes.shape[:-1], dtype=np.uint64)
-    for n in range(hashes.shape[-1]):
-        joined = (joined + hashes[..., n]) * first
+    joined = np.zeros_like(hashes[0])
+    for word in hashes:
+        joined = (joined + word) * first
         joined ^= joined >> np.uint64(32)
-    return ((joined * second >> np.uint64(20)) % np.uint64(num_buckets - 1)).astype(np.int32) + 1
+    return joined * second >> np.uint64(20)
 
 
-def hashed_ngrams(corpus: Corpus, num_buckets: int, *, longest: int, length: int, end: End) -> NDArray[np.int32]:
-    """Buckets of all n-grams, n = 1 … ``longest``, of the ``first`` or ``last`` ``length`` words of every text.
+def ngram_rows(
+    corpus: Corpus, ids: dict[str, int], num_rows: int, *, longest: int, length: int, end: End
+) -> NDArray[np.int32]:
+    """Rows of a table for the words, pairs and longer runs of the ``first`` or ``last`` words of every text.
+
+    As in fastText, words have their own rows and runs are hashed: the first ``len(ids) + 2`` rows are the
+    vocabulary's, and runs of 2, …, ``longest`` words share the rest equally, each in a range of its own. Rows
+    of frequent words then lie together, and a folded table can tell single words from runs by its first mode.
 
     Returns:
-        Buckets (N, Σₙ (length − n + 1)): those of single words, then of pairs, and so on, each padded with 0.
+        Rows (N, Σₙ (length − n + 1)): those of words, then of pairs, and so on, each padded with 0.
     """
-    hashes = word_hashes(corpus)[corpus.tokens]  # (T,)
-    parts = []
-    for n in range(1, longest + 1):
-        runs = np.stack([hashes[k : len(hashes) - n + 1 + k] for k in range(n)], axis=-1)  # (T − n + 1, n)
-        parts.append(corpus.padded(ngram_buckets(runs, num_buckets), length, end, n))
+    parts = [sequences(corpus, ids, length, end)]
+    of_words = np.fromiter((word_hash(word) for word in corpus.words), np.uint64, count=len(corpus.words))
+    hashes = of_words[corpus.tokens]  # (T,)
+    start = _FIRST_WORD + len(ids)
+    share = (num_rows - start) // max(1, longest - 1)
+    for n in range(2, longest + 1):
+        runs = ngram_hash([hashes[k : max(0, len(hashes) - n + 1) + k] for k in range(n)])  # (T − n + 1,)
+        rows = (runs % np.uint64(share)).astype(np.int32) + np.int32(start + (n - 2) * share)
+        parts.append(corpus.padded(rows, length, end, n))
     return np.concatenate(parts, axis=1)

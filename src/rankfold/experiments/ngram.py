@@ -1,0 +1,50 @@
+"""A table of 10,131,227 rows in earnest: hashed n-grams of IMDB reviews, classified in the manner of fastText.
+
+Single words, pairs and triples of the last 400 words of a review are rows of a table of 128 columns: 1.3 billion
+parameters if it were dense. As in fastText, words have rows of their own, the most frequent first, and pairs
+and triples are hashed. The table is folded like the first one of the paper's DLRM, which has as many rows.
+Reviews and their division are those of :mod:`rankfold.experiments.imdb`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from rankfold.data.imdb import load_imdb
+from rankfold.data.words import Corpus, ngram_rows, vocabulary
+from rankfold.experiments.imdb import KEPT_END, LENGTH, encoded, part_of
+from rankfold.experiments.spec import FormatName, Split
+from rankfold.experiments.task import Data, Folding, Task
+from rankfold.models.ngram import NUM_ROWS, NgramClassifier
+
+LONGEST = 3
+# The rows that the first mode's first index has when folded, 220 · 250: words, and nothing else.
+NUM_WORDS = 55_000
+
+_ROWS = (200, 220, 250)
+_WHOLE = {"embedding": (_ROWS, (128,))}
+FOLDINGS: dict[FormatName, Folding] = {
+    "cp": Folding(350, _WHOLE),
+    # printed rank 20; rank 22 gives the printed count of all tables together
+    "tucker": Folding(22, _WHOLE),
+    "tt": Folding(24, _WHOLE),
+    "ttm": Folding(16, {"embedding": (_ROWS, (4, 4, 8))}),
+}
+
+
+def load(split: Split, device: torch.device, folder: Path | None = None, verify: bool = True) -> Data:
+    """Rows (N, 1197), int32, on the device: 400 words, 399 pairs and 398 triples, each padded with 0."""
+    train, test = load_imdb(folder, verify=verify)
+    corpus = Corpus.of(train.texts)
+    ids = vocabulary(corpus, NUM_WORDS)
+
+    def encode(corpus: Corpus) -> tuple[Tensor]:
+        return (torch.from_numpy(ngram_rows(corpus, ids, NUM_ROWS, longest=LONGEST, length=LENGTH, end=KEPT_END)),)
+
+    return encoded(train, corpus, part_of(test, split), encode, device)
+
+
+TASK = Task(NgramClassifier, FOLDINGS, load)
