@@ -114,7 +114,7 @@ def test_one_half_alone_is_incomplete(tiny, tmp_path):
     write_files(tmp_path)
     (tmp_path / "imdb-test.jsonl.xz").unlink()
     assert find_imdb(tmp_path) == tmp_path
-    with pytest.raises(DamagedData, match="incomplete: neither imdb-test.jsonl.xz nor .* nor test/pos"):
+    with pytest.raises(DamagedData, match=r"incomplete: neither imdb-test.jsonl.xz nor .* nor test/pos"):
         load_imdb(tmp_path)
 
 
