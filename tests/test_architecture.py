@@ -55,6 +55,28 @@ def test_recurrent_layers_and_embeddings_are_rebuilt(tmp_path):
     assert torch.equal(again(tokens), model(tokens))
 
 
+class Tied(nn.Module):
+    """A table of words that also reads the words off."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(120, 32)
+        self.head = nn.Linear(32, 120, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, tokens):
+        return self.head(self.words(tokens))
+
+
+def test_tied_layers_are_rebuilt_tied(tmp_path):
+    model = trained(Tied(), rf.TTM(4))
+    rf.save(model, tmp_path)
+    again = rebuild(Tied(), tmp_path).eval()
+    tokens = torch.randint(120, (2, 8))
+    assert torch.equal(again(tokens), model(tokens))
+    assert again.head.tensor is again.words.tensor
+
+
 def test_networks_that_are_dense_or_tensorized_already_are_loaded(tmp_path):
     x = torch.randn(2, 64)
     dense, factored = classifier(), trained(classifier(), rf.TT(4))

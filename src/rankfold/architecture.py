@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -135,17 +135,35 @@ def rebuild(network: nn.Module, folder: Path) -> nn.Module:
 
     A network that is tensorized already is only loaded.
     """
-    stored = read_manifest(folder).tensors
-    if stored and not tensors_of(network):
-        tensorize_(network, None, overrides=dict(_layer_config(network, tensor) for tensor in stored))
+    manifest = read_manifest(folder)
+    if manifest.tensors and not tensors_of(network):
+        configs = {}
+        for stored in manifest.tensors:
+            config = _config(network, stored)
+            configs.update({_layer(name): config for name in _all_names(stored.name, manifest.shared)})
+        tensorize_(network, None, overrides=configs)
     return load(network, folder)
 
 
-def _layer_config(network: nn.Module, stored: StoredTensor) -> tuple[str, TensorConfig]:
-    """A layer of the network by name, and the config that makes its stored factors, at any ranks."""
-    layer, _, part = stored.name.rpartition(".")
-    layer = layer.removesuffix(".tensors") if part != "tensor" else layer
-    make = _CONFIGS[stored.format]
+def _all_names(tensor: str, shared: Mapping[str, str]) -> set[str]:
+    """The name of a tensor, and those it has in layers that share it."""
+    further = {
+        alias.removesuffix(owner.removeprefix(tensor))
+        for alias, owner in shared.items()
+        if owner.startswith(f"{tensor}.factors.")
+    }
+    return {tensor, *further}
+
+
+def _layer(tensor: str) -> str:
+    """The layer that a tensor belongs to; a recurrent one has several."""
+    layer, _, part = tensor.rpartition(".")
+    return layer if part == "tensor" else layer.removesuffix(".tensors")
+
+
+def _config(network: nn.Module, stored: StoredTensor) -> TensorConfig:
+    """The config that makes the stored factors of a layer, at any ranks."""
+    layer, make = _layer(stored.name), _CONFIGS[stored.format]
     try:
         dense = network.get_submodule(layer)
     except AttributeError as error:
@@ -154,9 +172,9 @@ def _layer_config(network: nn.Module, stored: StoredTensor) -> tuple[str, Tensor
             f"give the function that makes the network which was trained"
         ) from error
     if is_recurrent(dense):  # several matrices, folded by the defaults
-        return layer, make(1, inference=stored.inference)
+        return make(1, inference=stored.inference)
     in_dims, out_dims = stored.in_dims, stored.out_dims
     if isinstance(dense, nn.Conv1d | nn.Conv2d | nn.Conv3d) and dense.weight[0, 0].numel() > 1:
         # the positions of the kernel are a mode that the format adds, and TTM an output mode of 1 beside it
         in_dims, out_dims = in_dims[:-1], out_dims[:-1] if stored.format == "TTM" else out_dims
-    return layer, make(stored.ranks, in_dims=in_dims, out_dims=out_dims, inference=stored.inference)
+    return make(stored.ranks, in_dims=in_dims, out_dims=out_dims, inference=stored.inference)

@@ -58,7 +58,7 @@ def trace(mean: nn.Module, inputs: tuple[Tensor, ...]) -> ExportedProgram:
         with silence(), torch.no_grad():
             return torch.export.export(mean, inputs, dynamic_shapes=shapes.dynamic_shapes(mean, inputs), strict=False)
     except Exception as error:
-        raise ExportError(f"torch.export cannot trace this model{_advice(mean)}: {_first_lines(error)}") from error
+        raise ExportError(f"torch.export cannot trace this model: {_first_lines(error)}{_advice(mean)}") from error
 
 
 def checked_inputs(example_inputs: Inputs) -> tuple[Tensor, ...]:
@@ -96,7 +96,9 @@ def silence() -> Iterator[None]:
 
 
 def _advice(mean: nn.Module) -> str:
-    return " with its tensorized layers; dense=True exports torch.nn layers instead" if tensors_of(mean) else ""
+    if not tensors_of(mean):
+        return ""
+    return "\nIf it is one of the tensorized layers that cannot be traced, dense=True exports torch.nn layers instead."
 
 
 def _first_lines(error: Exception) -> str:
