@@ -27,7 +27,7 @@ def random_index(format, device, count=37):
 def test_rows_and_gradients(format, device):
     factors, exact = factors_of(format, device)
     index = random_index(format, device)
-    assert dispatch.program_for(format, factors, index) is not None
+    assert dispatch.program_for(format, factors[0], len(index)) is not None
     assert_same(kernels.rows(format, factors, index), format.rows(exact, index), factors, exact, 1e-6)
 
 
@@ -60,7 +60,11 @@ def test_every_layout_gives_the_same_rows(format, device):
 @pytest.mark.parametrize("kind", KINDS, ids=SMALL_NAMES)
 @pytest.mark.parametrize(
     ("inputs", "outputs", "ranks"),
-    [((4, 5, 6), (2, 3, 2), (1,) * 6), ((9, 8), (10, 16), (17, 33, 20, 9)), ((3, 2, 4), (1, 150, 1), (17, 5, 3, 2, 4, 1))],
+    [
+        ((4, 5, 6), (2, 3, 2), (1,) * 6),
+        ((9, 8), (10, 16), (17, 33, 20, 9)),
+        ((3, 2, 4), (1, 150, 1), (17, 5, 3, 2, 4, 1)),
+    ],
     ids=["rank 1", "large ranks", "wide"],
 )
 def test_ranks_and_widths_beyond_one_tile(kind, inputs, outputs, ranks, device):
@@ -118,13 +122,19 @@ def test_bags(format, bags, mode, weighted, padding_idx, device):
     assert_same(ours, truth, factors, exact, 1e-6)
 
 
-def test_weights_with_gradients_are_left_to_torch(device):
+def test_bags_that_are_left_to_torch(device):
     format, index = SMALL[0], torch.zeros(2, 3, dtype=torch.int64, device=device)
-    scale = torch.ones(2, 3, device=device, requires_grad=True)
-    options = {"mode": "sum", "include_last_offset": False, "padding_idx": None}
-    assert kernels.pooled_rows(format, factors_of(format, device)[0], index, None, scale, **options) is None
+    like, scale = factors_of(format, device)[0][0], torch.ones(2, 3, device=device)
+    assert kernels.can_pool(format, like, index, None, None, "mean")
+    assert kernels.can_pool(format, like, index, None, scale, "sum")
+    assert not kernels.can_pool(format, like, index, None, scale, "mean")
+    assert not kernels.can_pool(format, like, index.view(-1), None, None, "sum")
+    assert not kernels.can_pool(format, like, index, torch.tensor([0]), None, "sum")
+    assert not kernels.can_pool(format, like.double(), index, None, None, "sum")
+    scale.requires_grad_()
+    assert not kernels.can_pool(format, like, index, None, scale, "sum")
     with torch.no_grad():
-        assert kernels.pooled_rows(format, factors_of(format, device)[0], index, None, scale, **options) is not None
+        assert kernels.can_pool(format, like, index, None, scale, "sum")
 
 
 # When plain torch must do -------------------------------------------------------------------------
@@ -134,15 +144,15 @@ def test_weights_with_gradients_are_left_to_torch(device):
 def test_the_plain_path_elsewhere(format, device, monkeypatch):
     factors, exact = factors_of(format, device)
     index = random_index(format, device)
-    assert dispatch.program_for(format, factors, index) is not None
-    assert dispatch.program_for(format, exact, index) is None  # float64
+    assert dispatch.program_for(format, factors[0], len(index)) is not None
+    assert dispatch.program_for(format, exact[0], len(index)) is None  # float64
     torch.use_deterministic_algorithms(True)
     try:
-        assert dispatch.program_for(format, factors, index) is None
+        assert dispatch.program_for(format, factors[0], len(index)) is None
     finally:
         torch.use_deterministic_algorithms(False)
     monkeypatch.setattr(launch, "DEVICES", ("xpu",))
-    assert dispatch.program_for(format, factors, index) is None
+    assert dispatch.program_for(format, factors[0], len(index)) is None
     assert torch.equal(kernels.rows(format, factors, index), format.rows(factors, index))
 
 
@@ -168,7 +178,7 @@ def test_a_kernel_that_fails_warns_once_and_plain_torch_takes_over(format, devic
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert_same(ours, format.rows(exact, index), factors, exact, 1e-6)
-        assert dispatch.program_for(format, factors, index) is None
+        assert dispatch.program_for(format, factors[0], len(index)) is None
         assert torch.equal(kernels.rows(format, factors, index), format.rows(factors, index))
 
 

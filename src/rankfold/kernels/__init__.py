@@ -1,5 +1,5 @@
 """Rows of embedding tables that exist only as factors, by Triton kernels or plain torch."""
 
-from rankfold.kernels.dispatch import pooled_rows, rows
+from rankfold.kernels.dispatch import can_pool, pooled_rows, rows
 
-__all__ = ["pooled_rows", "rows"]
+__all__ = ["can_pool", "pooled_rows", "rows"]

@@ -21,8 +21,20 @@ from rankfold.kernels.product import product_rows
 
 def rows(format: TensorFormat, factors: Factors, index: Tensor) -> Tensor:
     """Rows ``A[index]``: index (N,) to (N, J)."""
-    program = program_for(format, factors, index)
+    program = program_for(format, factors[0], index.shape[0])
     return format.rows(factors, index) if program is None else _run(program, format, factors, index)
+
+
+def can_pool(
+    format: TensorFormat, like: Tensor, index: Tensor, offsets: Tensor | None, weights: Tensor | None, mode: str
+) -> bool:
+    """Whether :func:`pooled_rows` can pool such bags with factors ``like`` this one.
+
+    Weights that need a gradient are left to plain torch, and so is what ``F.embedding_bag`` refuses.
+    """
+    differentiable = weights is not None and weights.requires_grad and torch.is_grad_enabled()
+    accepted = index.dim() == (2 if offsets is None else 1) and (weights is None or mode == "sum")
+    return accepted and not differentiable and program_for(format, like, index.numel()) is not None
 
 
 def pooled_rows(
@@ -30,38 +42,36 @@ def pooled_rows(
     factors: Factors,
     index: Tensor,
     offsets: Tensor | None,
-    per_sample_weights: Tensor | None,
+    weights: Tensor | None,
     *,
     mode: str,
     include_last_offset: bool,
     padding_idx: int | None,
-) -> Tensor | None:
-    """Sums or means of bags of rows, (B, J), as ``F.embedding_bag`` pools them; ``None`` where no kernel can run.
+) -> Tensor:
+    """Sums or means of bags of rows, (B, J), as ``F.embedding_bag`` pools them, where :func:`can_pool`.
 
-    Sums of a TT or Tucker table are pooled before ``W``. Weights that need a gradient are left to plain torch.
+    Bags of a TT or Tucker table are pooled before ``W``.
     """
-    differentiable = per_sample_weights is not None and per_sample_weights.requires_grad and torch.is_grad_enabled()
-    program = None if differentiable else program_for(format, factors, index.reshape(-1))
-    if program is None:
-        return None
     bags = bags_of(
         index,
         offsets,
-        per_sample_weights,
+        weights,
         mean=mode == "mean",
         include_last_offset=include_last_offset,
         padding_idx=padding_idx,
         dtype=factors[0].dtype,
     )
+    program = program_for(format, factors[0], index.numel())
+    if program is None:
+        raise RuntimeError("no kernel can pool these bags; ask can_pool first, and use F.embedding_bag")
     return _run(program, format, factors, bags.indices, bags)
 
 
-def program_for(format: TensorFormat, factors: Factors, index: Tensor) -> Program | None:
-    """The tables to run a kernel on, or ``None`` where plain torch must do."""
-    if torch.compiler.is_exporting() or not usable(factors[0]) or torch.are_deterministic_algorithms_enabled():
+def program_for(format: TensorFormat, like: Tensor, count: int) -> Program | None:
+    """The tables to run a kernel on for ``count`` rows of factors ``like`` this one; ``None`` where torch must do."""
+    if torch.compiler.is_exporting() or not usable(like) or torch.are_deterministic_algorithms_enabled():
         return None
-    batch = planned_size(index.shape[0])
-    return best_program(format.name, format.inputs.dims, format.outputs.dims, format.ranks, batch)
+    return best_program(format.name, format.inputs.dims, format.outputs.dims, format.ranks, planned_size(count))
 
 
 def _run(program: Program, format: TensorFormat, factors: Factors, index: Tensor, bags: Bags | None = None) -> Tensor:

@@ -193,6 +193,17 @@ class EmbeddingBag(_Table):
 
     def forward(self, index: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
         check_index(index, self.num_embeddings)
+        with torch.autocast(index.device.type, enabled=False):
+            pooled = self.tensor.pooled_rows(
+                index,
+                offsets,
+                per_sample_weights,
+                mode=self.mode,
+                include_last_offset=self.include_last_offset,
+                padding_idx=self.padding_idx,
+            )
+        if pooled is not None:
+            return pooled
 
         def pool(position: Tensor, rows: Tensor, padding: int | None) -> Tensor:
             return F.embedding_bag(
