@@ -148,13 +148,13 @@ def test_patience_is_counted_in_checks_running() -> None:
     for _ in range(64):  # checks at 50 (first window), 55, 60
         starve(model)
         train_step(model, ranks)
-    assert int(ranks._streaks["0.tensor"][0][1]) == 2
+    assert int(ranks._watch.streaks["0.tensor"][0][1]) == 2
     with torch.no_grad():
         for mean in model[0].tensor.factors.mean:
             mean[:, 1] = 1.0
     for _ in range(12):
         train_step(model, ranks)
-    assert int(ranks._streaks["0.tensor"][0][1]) == 0
+    assert int(ranks._watch.streaks["0.tensor"][0][1]) == 0
 
 
 def test_prune_on_demand() -> None:
@@ -185,7 +185,10 @@ def test_training_can_be_resumed() -> None:
     resumed.load_state_dict(copy.deepcopy(ranks.state_dict()))
     assert resumed.num_steps == 60
     assert float(resumed.beta) == float(ranks.beta) == pytest.approx(1.5)
-    assert all(torch.equal(a, b) for a, b in zip(resumed._streaks["0.tensor"], ranks._streaks["0.tensor"], strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(resumed._watch.streaks["0.tensor"], ranks._watch.streaks["0.tensor"], strict=True)
+    )
     train_step(other, resumed)
     assert ranks.history  # the first layer was cut at step 60
     with pytest.raises(ValueError, match="load the model first"):
@@ -204,7 +207,7 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one() -> None:
                 ranks.optimizers[0].load_state_dict(copy.deepcopy(optimizer_state))
                 ranks.load_state_dict(ranks_state)
             train_step(model, ranks)
-        windows = [a.state()["previous"] for a in ranks._averages.values()]
+        windows = [a.state()["previous"] for a in ranks._watch.averages.values()]
         ends.append([*model.state_dict().values(), *(v for window in windows for v in window)])
     assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
 

@@ -22,9 +22,10 @@ from rankfold.health import Health
 from rankfold.order import StepOrder, check_mode, warn_past_the_end
 from rankfold.parameters import check_optimizers
 from rankfold.posterior import joint_kl, sum_of
-from rankfold.pruning.averaging import WindowAverage
-from rankfold.pruning.cutting import PruneResult, cut_dead_ranks, optimizers_of
+from rankfold.pruning.cutting import PruneResult, cut_dead_ranks, optimizers_of, same_in_copies
 from rankfold.pruning.optimizer_state import check_state
+from rankfold.pruning.patience import RankWatch
+from rankfold.pruning.redundancy import simplify_
 from rankfold.pruning.rules import PruningRule, default_rule
 from rankfold.schedule import Pruning, Schedule, check_positive
 from rankfold.shapes import is_positive_integer
@@ -90,7 +91,7 @@ class RankDetermination:
         self.tensors = tensors_of(model)
         if not self.tensors:
             raise ValueError("the model has no tensorized layer; call rankfold.tensorize_(model, config) first")
-        _check_numbers(num_data, kl_weight, step_size, check_every)
+        _check_numbers(num_data, step_size, check_every)
         check_optimizers(model, self.optimizers)
         self.num_data = num_data
         self.step_size = step_size
@@ -108,8 +109,7 @@ class RankDetermination:
         self._steps_on_device = torch.zeros_like(self.beta)
         self._last_kl = torch.zeros((), device=first.variance.device)
         self._order = StepOrder(self.optimizers)
-        self._averages = {n: WindowAverage(t) for n, t in self.tensors.items() if t.inference == "bayes"}
-        self._streaks = {n: _no_streaks(t) for n, t in self.tensors.items() if t.has_prior}
+        self._watch = RankWatch(self.tensors, self.rule)
         self._health = Health(model, self.optimizers, first.variance.device, snapshots)
         self._health.take_snapshot(0)
 
@@ -170,8 +170,7 @@ class RankDetermination:
         self._health.note(self._last_kl)
         for tensor in self.tensors.values():
             tensor.update_variance(self.step_size)
-        for average in self._averages.values():
-            average.update()
+        self._watch.update()
         # counted on the device, where a captured graph finds it
         self._set_steps(self._steps_on_device + 1.0)
 
@@ -186,9 +185,13 @@ class RankDetermination:
         if self.num_steps % self.check_every == 0 or self.schedule.prunes_at(self.num_steps):
             self._health.check(self.num_steps)
         warn_past_the_end(self.num_steps, self.schedule.total_steps)
+        if self.schedule.simplifies_at(self.num_steps):
+            self._simplify()
         if self.schedule.checks_at(self.num_steps):
-            self._examine()
-        return self._prune_patiently() if self.schedule.prunes_at(self.num_steps) else None
+            self._watch.examine()
+        if not self.schedule.prunes_at(self.num_steps):
+            return None
+        return self._cut(self._watch.dead(self.schedule.pruning.patience), self.rule)
 
     def prune(self, rule: PruningRule | None = None) -> PruneResult | None:
         """Cut the ranks that are dead right now, without waiting for a moment or for patience."""
@@ -207,21 +210,14 @@ class RankDetermination:
 
     def state_dict(self) -> dict[str, Any]:
         """What it takes to go on later, besides the states of the model and the optimizer."""
-        streaks = {name: [s.clone() for s in groups] for name, groups in self._streaks.items()}
-        averages = {name: average.state() for name, average in self._averages.items()}
-        return {"num_steps": self.num_steps, "streaks": streaks, "averages": averages}
+        return {"num_steps": self.num_steps, **self._watch.state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state``; load the model's own state first, since ranks must match."""
         self.num_steps = state["num_steps"]
         self._set_steps(torch.full_like(self.beta, self.num_steps))
         self._forget()
-        for name, groups in state["streaks"].items():
-            if [len(s) for s in groups] != list(self.tensors[name].format.ranks):
-                raise ValueError(f"the saved state of {name} has other ranks than the model; load the model first")
-            self._streaks[name] = [s.to(self.beta.device) for s in groups]
-        for name, average in state["averages"].items():
-            self._averages[name].restore(average)
+        self._watch.restore(state)
         self._health.take_snapshot(self.num_steps)
 
     def __repr__(self) -> str:
@@ -241,21 +237,15 @@ class RankDetermination:
             return torch.zeros_like(self.beta)
         return joint_kl([part.beside_prior() for part in self._parts]).to(self.beta.device)
 
-    @torch.no_grad()
-    def _examine(self) -> None:
-        """Count for every rank at how many checks running it was dead."""
-        for name, streaks in self._streaks.items():
-            tensor = self.tensors[name]
-            windows = self._averages[name].close_window() if name in self._averages else None
-            if windows is None and name in self._averages:
-                continue  # the first window of two has just closed
-            dead = (self.rule or default_rule(tensor)).dead(tensor, windows)
-            self._streaks[name] = [(s + 1) * d for s, d in zip(streaks, dead, strict=True)]
-
-    def _prune_patiently(self) -> PruneResult | None:
-        patience = self.schedule.pruning.patience
-        dead = {n: [s >= patience for s in streaks] for n, streaks in self._streaks.items()}
-        return self._cut(dead, self.rule)
+    def _simplify(self) -> None:
+        """Bring redundant ranks to light; what was known of single ranks is void where factors changed."""
+        changed = {
+            name
+            for name, tensor in self.tensors.items()
+            if tensor.has_prior and simplify_(tensor, self.optimizers, same_in_copies(name, tensor, self.copies))
+        }
+        if changed:
+            self._forget(only=changed)
 
     def _cut(self, dead: Mapping[str, Sequence[Tensor]], rule: PruningRule | None) -> PruneResult | None:
         """Cut these ranks, in all processes alike."""
@@ -270,24 +260,14 @@ class RankDetermination:
         return result
 
     def _forget(self, only: set[str] | None = None) -> None:
-        """Start averages and streaks anew for tensors whose ranks have changed."""
+        """Tensors were replaced: what was known of their ranks is void, and so is a captured graph."""
         self.version += 1
-        for name in self._streaks:
-            if only is None or name in only:
-                self._streaks[name] = _no_streaks(self.tensors[name])
-                if name in self._averages:
-                    self._averages[name].restart()
+        self._watch.forget(only)
 
 
-def _no_streaks(tensor: BayesianTensor) -> list[Tensor]:
-    return [torch.zeros(rank, dtype=torch.long, device=tensor.variance.device) for rank in tensor.format.ranks]
-
-
-def _check_numbers(num_data: int, kl_weight: float, step_size: float, check_every: int) -> None:
+def _check_numbers(num_data: int, step_size: float, check_every: int) -> None:
     if not is_positive_integer(num_data):
         raise ValueError(f"num_data must be a positive integer, the number of training examples, got {num_data!r}")
     check_positive(check_every=check_every)
-    if not kl_weight >= 0:
-        raise ValueError(f"kl_weight must be at least 0, got {kl_weight!r}")
     if not 0 < step_size <= 1:
         raise ValueError(f"step_size must be in (0, 1], got {step_size!r}")

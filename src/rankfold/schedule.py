@@ -15,7 +15,6 @@ from torch import Tensor
 from rankfold.pruning.rules import PruningRule
 from rankfold.shapes import is_positive_integer
 
-
 # β rises to so many times the KL weight,
 PRESSURE = 2.0
 # stays there until so many times the warm-up have passed, and is back at its last value after so many.
@@ -29,6 +28,8 @@ class Pruning:
     Args:
         at: the moments at which shapes may change, as fractions of ``total_steps``; none of them before
             the warm-up has ended. ``(1.0,)`` prunes at the end only, ``()`` never.
+        simplify_at: when redundant ranks are looked for, as fractions of ``total_steps``: factors are then changed,
+            without changing the weight they stand for, so that ranks that say the same become empty.
         checks: how often ranks are examined between the end of the warm-up and ``total_steps``.
         patience: a rank is cut when it was found dead at this many checks running.
         rule: which ranks are dead; by default the information rule for Bayesian factors and the
@@ -36,16 +37,21 @@ class Pruning:
     """
 
     at: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9, 1.0)
+    simplify_at: tuple[float, ...] = (0.3, 0.5, 0.7)
     checks: int = 20
     patience: int = 3
     rule: PruningRule | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.at, tuple | list):
-            raise TypeError(f"at must be a tuple of fractions of total_steps, such as (0.8, 1.0), got {self.at!r}")
-        object.__setattr__(self, "at", tuple(self.at))
-        if any(not 0.0 < moment <= 1.0 for moment in self.at):
-            raise ValueError(f"at must hold fractions of total_steps in (0, 1], got {self.at}")
+        for name in ("at", "simplify_at"):
+            moments = getattr(self, name)
+            if not isinstance(moments, tuple | list):
+                raise TypeError(
+                    f"{name} must be a tuple of fractions of total_steps, such as (0.8, 1.0), got {moments!r}"
+                )
+            object.__setattr__(self, name, tuple(moments))
+            if any(not 0.0 < moment <= 1.0 for moment in moments):
+                raise ValueError(f"{name} must hold fractions of total_steps in (0, 1], got {moments}")
         if self.rule is not None and not isinstance(self.rule, PruningRule):
             raise TypeError(f"rule must be a rule such as rankfold.VarianceRule(1e-5), got {self.rule!r}")
         check_positive(checks=self.checks, patience=self.patience)
@@ -74,11 +80,13 @@ class Schedule:
             raise ValueError("give total_steps (the warm-up is half of it), or warmup_steps")
         if not isinstance(self.pruning, Pruning):
             raise TypeError(f"pruning must be a rankfold.Pruning(...), got {self.pruning!r}")
+        if not self.kl_weight >= 0:
+            raise ValueError(f"kl_weight must be at least 0, got {self.kl_weight!r}")
         if self.total_steps is None:
             return
         if self.warmup > self.total_steps:
             raise ValueError(f"warmup_steps ({self.warmup}) cannot exceed total_steps ({self.total_steps})")
-        if self.pruning.at and not any(self.prunes_at(step) for step in self._moments()):
+        if self.pruning.at and not any(self.prunes_at(step) for step in self._moments(self.pruning.at)):
             raise ValueError(
                 f"all moments of pruning {self.pruning.at} lie before the warm-up ends, at "
                 f"{self.warmup / self.total_steps:.2g} of training; name later ones, or shorten warmup_steps"
@@ -105,10 +113,14 @@ class Schedule:
 
     def prunes_at(self, step: int) -> bool:
         """Whether shapes may change at this step."""
-        return step >= self.warmup and step in self._moments()
+        return step >= self.warmup and step in self._moments(self.pruning.at)
 
-    def _moments(self) -> set[int]:
-        return {round(moment * self.total_steps) for moment in self.pruning.at} if self.total_steps else set()
+    def simplifies_at(self, step: int) -> bool:
+        """Whether redundant ranks are looked for at this step."""
+        return step in self._moments(self.pruning.simplify_at)
+
+    def _moments(self, shares: tuple[float, ...]) -> set[int]:
+        return {round(share * self.total_steps) for share in shares} if self.total_steps else set()
 
 
 def check_positive(**numbers: int | None) -> None:

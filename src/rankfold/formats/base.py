@@ -28,7 +28,7 @@ Factors = Sequence[Tensor]
 INPUT = "abcdefgh"
 OUTPUT = "ijklmnop"
 RANK = "qrstuvwxyzZYXWVUT"
-_OTHER_RANK = "ACDEFGHIJKLMNOPQR"  # the second set of factors of an inner product
+OTHER_RANK = "ACDEFGHIJKLMNOPQR"  # the second set of factors of an inner product
 _BATCH = "B"
 MAX_MODES = len(INPUT)
 
@@ -164,7 +164,7 @@ class TensorFormat(ABC):
 
     def inner(self, factors: Factors, others: Factors) -> Tensor:
         """``⟨A, A'⟩`` of two sets of factors, at any ranks, through Gram matrices alone."""
-        rename = str.maketrans(RANK, _OTHER_RANK)
+        rename = str.maketrans(RANK, OTHER_RANK)
         primed = [term.translate(rename) for term in self.subscripts]
         return contract(f"{','.join((*self.subscripts, *primed))}->", *factors, *others)
 

@@ -102,7 +102,7 @@ def cut_dead_ranks(
     """
     tensors = tensors_of(model)
     chosen = {name: tensors[name] for name, groups in dead.items() if any(bool(g.any()) for g in groups)}
-    followers = {name: _same_in_copies(name, tensor, copies) for name, tensor in chosen.items()}
+    followers = {name: same_in_copies(name, tensor, copies) for name, tensor in chosen.items()}
     check_state(optimizers, (p for tensor in chosen.values() for p in _parameters(tensor)))
     done = []
     for name, tensor in chosen.items():
@@ -188,7 +188,7 @@ def _refuse_stale_gradients(parameter: nn.Parameter) -> None:
     parameter.register_hook(check)
 
 
-def _same_in_copies(name: str, tensor: BayesianTensor, copies: Sequence[nn.Module]) -> list[BayesianTensor]:
+def same_in_copies(name: str, tensor: BayesianTensor, copies: Sequence[nn.Module]) -> list[BayesianTensor]:
     """The tensor of that name in every averaged copy, which may be wrapped (``AveragedModel``)."""
     found = []
     for copy in copies:

@@ -1,0 +1,76 @@
+"""Watching ranks over training: one is dead when it was found so at several checks running."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from rankfold.bayesian_tensor import BayesianTensor
+from rankfold.pruning.averaging import WindowAverage
+from rankfold.pruning.rules import PruningRule, default_rule
+
+
+@final
+class RankWatch:
+    """Averages the posteriors of all tensors, and counts for every rank at how many checks running it was dead.
+
+    Attributes:
+        averages: of every Bayesian tensor, by its name.
+        streaks: the counts, one tensor (R_n,) per rank group, of every tensor with a prior.
+    """
+
+    def __init__(self, tensors: Mapping[str, BayesianTensor], rule: PruningRule | None) -> None:
+        self.tensors = tensors
+        self.rule = rule
+        self.averages = {name: WindowAverage(t) for name, t in tensors.items() if t.inference == "bayes"}
+        self.streaks = {name: _zeros(t) for name, t in tensors.items() if t.has_prior}
+
+    def update(self) -> None:
+        """Take in the posteriors of this step; runs on the device, without waiting for it."""
+        for average in self.averages.values():
+            average.update()
+
+    @torch.no_grad()
+    def examine(self) -> None:
+        """Look at every rank, by the averages since the last two looks."""
+        for name, streaks in self.streaks.items():
+            tensor = self.tensors[name]
+            windows = self.averages[name].close_window() if name in self.averages else None
+            if windows is None and name in self.averages:
+                continue  # the first window of two has just closed
+            dead = (self.rule or default_rule(tensor)).dead(tensor, windows)
+            self.streaks[name] = [(s + 1) * d for s, d in zip(streaks, dead, strict=True)]
+
+    def dead(self, patience: int) -> dict[str, list[Tensor]]:
+        """Which ranks were dead at the last ``patience`` checks, one boolean tensor per group."""
+        return {name: [s >= patience for s in streaks] for name, streaks in self.streaks.items()}
+
+    def forget(self, only: set[str] | None = None) -> None:
+        """Start anew for these tensors, or for all: their ranks are others now."""
+        for name in self.streaks:
+            if only is None or name in only:
+                self.streaks[name] = _zeros(self.tensors[name])
+                if name in self.averages:
+                    self.averages[name].restart()
+
+    def state(self) -> dict[str, Any]:
+        """Copies of all that it holds, to go on with later."""
+        streaks = {name: [s.clone() for s in groups] for name, groups in self.streaks.items()}
+        return {"streaks": streaks, "averages": {name: average.state() for name, average in self.averages.items()}}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state`, of tensors of the same ranks."""
+        for name, groups in state["streaks"].items():
+            tensor = self.tensors[name]
+            if [len(s) for s in groups] != list(tensor.format.ranks):
+                raise ValueError(f"the saved state of {name} has other ranks than the model; load the model first")
+            self.streaks[name] = [s.to(tensor.variance.device) for s in groups]
+        for name, average in state["averages"].items():
+            self.averages[name].restore(average)
+
+
+def _zeros(tensor: BayesianTensor) -> list[Tensor]:
+    return [torch.zeros(rank, dtype=torch.long, device=tensor.variance.device) for rank in tensor.format.ranks]

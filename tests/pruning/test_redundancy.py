@@ -1,0 +1,187 @@
+"""Redundant ranks become empty, and the weight stays what it was."""
+
+import copy
+
+import pytest
+import torch
+
+import rankfold as rf
+from rankfold.bayesian_tensor import BayesianTensor
+from rankfold.pruning.redundancy import _transform, simplify_
+
+CONFIGS = {
+    "tucker": rf.Tucker(6, in_dims=(7, 8), out_dims=(9,)),
+    "tt": rf.TT(6, in_dims=(7, 8), out_dims=(9, 6)),
+    "ttm": rf.TTM(6, in_dims=(4, 5, 6), out_dims=(3, 2, 4)),
+}
+
+
+def make(config: rf.TensorConfig, std: float = 1e-3) -> BayesianTensor:
+    torch.manual_seed(0)
+    sizes = [torch.Size(dims).numel() for dims in (config.in_dims, config.out_dims)]
+    tensor = rf.Linear(*sizes, config=config, dtype=torch.float64).tensor
+    with torch.no_grad():
+        for mean, log_std in zip(tensor.factors.mean, tensor.factors.log_std, strict=True):
+            mean.normal_()
+            log_std.fill_(torch.tensor(std).log())
+    return tensor
+
+
+def spread_three_directions(tensor: BayesianTensor, n: int) -> None:
+    """Make the factors of rank ``n`` so that its six columns span three directions only."""
+    (left, axis), (right, other) = tensor.format.rank_groups[n].axes
+    generator = torch.Generator().manual_seed(n)
+    mix = torch.randn(3, 6, generator=generator, dtype=torch.float64)
+    back = torch.linalg.pinv(mix)  # mix @ back = identity
+    for factor, ax, matrix in ((left, axis, mix), (right, other, back.mT)):
+        mean = tensor.factors.mean[factor].data
+        part = mean.narrow(ax, 0, 3)
+        mean.copy_(torch.tensordot(part, matrix, dims=([ax], [0])).movedim(-1, ax))
+
+
+def weight(tensor: BayesianTensor) -> torch.Tensor:
+    return tensor.format.reconstruct([m.detach() for m in tensor.factors.mean])
+
+
+def num_above_noise(tensor: BayesianTensor, n: int) -> int:
+    alive = []
+    for factor, axis in tensor.format.rank_groups[n].axes:
+        signal = tensor.factors.mean[factor].detach().square().movedim(axis, 0).flatten(1).sum(1)
+        noise = (2 * tensor.factors.log_std[factor].detach()).exp().movedim(axis, 0).flatten(1).sum(1)
+        alive.append(signal > noise)
+    return int(torch.stack(alive).all(0).sum())
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_rank_that_spans_three_directions_keeps_three_columns(name: str) -> None:
+    tensor = make(CONFIGS[name])
+    for n in range(len(tensor.format.ranks)):
+        spread_three_directions(tensor, n)
+        assert num_above_noise(tensor, n) == 6
+    before = weight(tensor)
+    assert simplify_(tensor)
+    assert torch.linalg.norm(weight(tensor) - before) < 1e-4 * torch.linalg.norm(before)
+    for n in range(len(tensor.format.ranks)):
+        assert num_above_noise(tensor, n) == 3
+
+
+@pytest.mark.parametrize("config", [*CONFIGS.values(), rf.CP(6, in_dims=(7, 8), out_dims=(9,))])
+def test_what_is_not_redundant_is_left_alone(config: rf.TensorConfig) -> None:
+    tensor = make(config)
+    before = copy.deepcopy(tensor.state_dict())
+    assert not simplify_(tensor)
+    assert all(torch.equal(value, before[key]) for key, value in tensor.state_dict().items())
+
+
+@pytest.mark.parametrize("inference", ["map", "fixed"])
+def test_points_have_no_noise_and_are_left_alone(inference: str) -> None:
+    layer = rf.Linear(56, 9, config=rf.Tucker(3, in_dims=(7, 8), out_dims=(9,), inference=inference))
+    assert not simplify_(layer.tensor)
+
+
+def test_the_spread_follows_the_basis() -> None:
+    tensor = make(CONFIGS["tucker"])
+    with torch.no_grad():
+        tensor.factors.log_std[0].normal_()
+    basis = torch.randn(6, 6, dtype=torch.float64)
+    mean, std = tensor.factors.mean[0].detach().clone(), tensor.factors.log_std[0].detach().exp()
+    draws = (mean + std * torch.randn(40_000, *mean.shape, dtype=torch.float64)) @ basis
+    with torch.no_grad():
+        _transform(tensor, tensor.format.rank_groups[0], [basis, torch.linalg.inv(basis).mT])
+    torch.testing.assert_close(tensor.factors.mean[0].detach(), mean @ basis)
+    torch.testing.assert_close(tensor.factors.log_std[0].detach().exp(), draws.std(0), rtol=0.03, atol=0.0)
+
+
+def parallel_components(std: float, gap: float) -> BayesianTensor:
+    """Six components, the second of which is half of the first, turned by ``gap``."""
+    tensor = make(rf.CP(6, in_dims=(7, 8), out_dims=(9,)), std)
+    with torch.no_grad():
+        for mean in tensor.factors.mean:
+            turned = mean[:, 0] + gap * mean[:, 0].norm() * torch.nn.functional.normalize(mean[:, 1], dim=0)
+            mean[:, 1] = 0.8 * turned
+    return tensor
+
+
+def test_parallel_components_of_cp_become_one() -> None:
+    tensor = parallel_components(std=0.05, gap=0.05)
+    before = weight(tensor)
+    others = [mean[:, 2:].detach().clone() for mean in tensor.factors.mean]
+    assert simplify_(tensor)
+    assert all(torch.equal(mean[:, 1], torch.zeros_like(mean[:, 1])) for mean in tensor.factors.mean)
+    assert all(torch.equal(mean[:, 2:], other) for mean, other in zip(tensor.factors.mean, others, strict=True))
+    noise = torch.stack(
+        [tensor.format.reconstruct(tensor.factors.sample()).detach() - weight(tensor) for _ in range(50)]
+    )
+    assert torch.linalg.norm(weight(tensor) - before) < noise.flatten(1).norm(dim=1).mean()
+
+
+def test_the_merged_component_is_the_nearest_one() -> None:
+    tensor = parallel_components(std=0.3, gap=0.3)
+    a, b, c = (mean[:, :2].detach().clone() for mean in tensor.factors.mean)
+    both = torch.einsum("ik,jk,lk->ijl", a, b, c)
+    x, y, z = (torch.randn(n, dtype=torch.float64) for n in both.shape)
+    for _ in range(200):  # power iteration on the whole tensor, from a random start
+        x = torch.einsum("ijl,j,l->i", both, y, z) / (y.norm() * z.norm()) ** 2
+        y = torch.einsum("ijl,i,l->j", both, x, z) / (x.norm() * z.norm()) ** 2
+        z = torch.einsum("ijl,i,j->l", both, x, y) / (x.norm() * y.norm()) ** 2
+    assert simplify_(tensor)
+    merged = torch.einsum("i,j,l->ijl", *[mean[:, 0].detach() for mean in tensor.factors.mean])
+    torch.testing.assert_close(merged, torch.einsum("i,j,l->ijl", x, y, z), rtol=1e-6, atol=1e-8)
+
+
+def test_components_further_apart_than_their_noise_stay_two() -> None:
+    assert not simplify_(parallel_components(std=1e-4, gap=0.3))
+
+
+@pytest.mark.parametrize("name", ["cp", "tucker"])
+def test_averaged_copies_follow_and_optimizer_state_keeps_its_average(name: str) -> None:
+    tensor = parallel_components(0.05, 0.05) if name == "cp" else make(CONFIGS["tucker"])
+    if name == "tucker":
+        spread_three_directions(tensor, 0)
+    follower = copy.deepcopy(tensor)
+    optimizer = torch.optim.Adam(tensor.parameters(), lr=0.0)
+    sum(p.square().sum() for p in tensor.parameters()).backward()
+    optimizer.step()
+    state = optimizer.state[tensor.factors.mean[0]]["exp_avg_sq"].clone()
+    assert simplify_(tensor, [optimizer], [follower])
+    for mean, other in zip(tensor.factors.mean, follower.factors.mean, strict=True):
+        assert torch.equal(mean, other)
+    after = optimizer.state[tensor.factors.mean[0]]["exp_avg_sq"]
+    wanted = state if name == "cp" else state.mean(1, keepdim=True).expand_as(state)
+    torch.testing.assert_close(after, wanted)
+
+
+def test_rank_determination_looks_for_redundancy_when_it_is_due() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(rf.Linear(56, 9, config=CONFIGS["tucker"]))
+    tensor = model[0].tensor
+    optimizer = torch.optim.SGD(rf.param_groups(model), lr=0.0)
+    pruning = rf.Pruning(at=(1.0,), simplify_at=(0.5,), checks=2, patience=1)
+    ranks = rf.RankDetermination(model, optimizer, num_data=100, total_steps=10, pruning=pruning)
+    with torch.no_grad():
+        for log_std in tensor.factors.log_std:
+            log_std.fill_(-6.0)
+    for n in range(3):
+        spread_three_directions_in_float32(tensor, n)
+    seen = []
+    for _ in range(6):
+        (model(torch.randn(4, 56)).square().mean() + ranks.kl()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        ranks.step()
+        seen.append([num_above_noise(tensor, n) for n in range(3)])
+    assert seen[3] == [6, 6, 6]
+    assert seen[4] == [3, 3, 3]
+
+
+def spread_three_directions_in_float32(tensor: BayesianTensor, n: int) -> None:
+    (left, axis), (right, other) = tensor.format.rank_groups[n].axes
+    mix = torch.linalg.qr(torch.randn(6, 6, generator=torch.Generator().manual_seed(n)))[0][:3]
+    for factor, ax in ((left, axis), (right, other)):
+        mean = tensor.factors.mean[factor].data
+        mean.copy_(torch.tensordot(mean.narrow(ax, 0, 3), mix, dims=([ax], [0])).movedim(-1, ax))
+
+
+def test_bad_moments_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"simplify_at must hold fractions of total_steps in \(0, 1\], got \(1.5,\)"):
+        rf.Pruning(simplify_at=(1.5,))
