@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 
 from rankfold.bayesian_tensor import BayesianTensor
 from rankfold.bayesian_vector import BayesianVector
+
+if TYPE_CHECKING:  # some builds of torch have no processes
+    from torch.distributed import ProcessGroup
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -159,6 +161,15 @@ def agreed(
 def is_distributed(process_group: ProcessGroup | None = None) -> bool:
     """Whether several processes train together."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size(process_group) > 1
+
+
+def whole(value: Tensor) -> Tensor:
+    """``value`` itself, or all of it where FSDP2 has spread it over the processes, which all must ask."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return value
+    from torch.distributed.tensor import DTensor
+
+    return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def _check_equal(sizes: Iterable[int], device: torch.device, process_group: ProcessGroup | None) -> None:

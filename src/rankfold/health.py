@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from rankfold.distributed import whole
+
 
 class NumericalFault(FloatingPointError):
     """A parameter or the KL became NaN or infinite; ``ranks.restore()`` returns to the last good state."""
@@ -72,7 +74,7 @@ class Health:
 
     def _broken_parameters(self) -> list[str]:
         named = [(name, p.detach()) for name, p in self.model.named_parameters() if p.is_floating_point()]
-        finite = [torch.isfinite(p).all() for _, p in named]
+        finite = [whole(torch.isfinite(p).all()) for _, p in named]
         by_device: dict[torch.device, list[int]] = {}
         for n, flag in enumerate(finite):
             by_device.setdefault(flag.device, []).append(n)

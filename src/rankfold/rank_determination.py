@@ -8,11 +8,10 @@ their closed form, advances the warm-up and, when it is due, cuts the ranks the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from rankfold.bayesian_tensor import BayesianTensor, tensors_of
@@ -29,6 +28,9 @@ from rankfold.pruning.redundancy import simplify_
 from rankfold.pruning.rules import PruningRule, default_rule
 from rankfold.schedule import Pruning, Schedule, check_positive
 from rankfold.shapes import is_positive_integer
+
+if TYPE_CHECKING:  # some builds of torch have no processes
+    from torch.distributed import ProcessGroup
 
 
 @final

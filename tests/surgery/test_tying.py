@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from models import bert, gpt2, noise, tokens
+from safetensors.torch import load_file
 from torch import nn
 
 from rankfold.bayesian_tensor import BayesianTensor
@@ -280,3 +281,33 @@ def test_hugging_face_models_stay_tied(build):
     dense = to_dense(model)
     assert dense.get_input_embeddings().weight is dense.get_output_embeddings().weight
     torch.testing.assert_close(model.eval()(tokens()).logits, dense.eval()(tokens()).logits, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("build", [gpt2, bert])
+def test_hugging_face_ties_and_saves_by_the_new_names(build, tmp_path, caplog):
+    torch.manual_seed(0)
+    model = tensorize_(build(), TTM(4))
+    before = {name: id(p) for name, p in model.named_parameters(remove_duplicate=False)}
+    model.tie_weights()
+    assert {name: id(p) for name, p in model.named_parameters(remove_duplicate=False)} == before
+    model.save_pretrained(tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    assert sum(name.startswith(("lm_head.tensor", "cls.predictions.decoder.tensor")) for name in stored) == 0
+    fresh = tensorize_(build(), TTM(4))
+    missing, unexpected = fresh.load_state_dict(stored, strict=False)
+    assert set(missing) <= set(fresh.all_tied_weights_keys)
+    assert not unexpected
+    assert not caplog.records, "transformers warns of ties it does not know"
+    torch.testing.assert_close(fresh.eval()(tokens()).logits, model.eval()(tokens()).logits, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("build", [gpt2, bert])
+def test_the_dense_model_has_the_ties_it_had(build):
+    assert to_dense(tensorize_(build(), TTM(4))).all_tied_weights_keys == build().all_tied_weights_keys
+
+
+def test_a_dense_model_can_be_saved_and_loaded_as_any_other(tmp_path):
+    dense = to_dense(tensorize_(bert(), TTM(4)))
+    dense.save_pretrained(tmp_path)
+    again = type(dense).from_pretrained(tmp_path)
+    torch.testing.assert_close(again.eval()(tokens()).logits, dense.eval()(tokens()).logits, rtol=0, atol=0)

@@ -17,7 +17,7 @@ from rankfold.surgery.decisions import Decision, decide
 from rankfold.surgery.dense_layers import SUPPORTED, tensorized_names
 from rankfold.surgery.materialize import stand_ins, take_over_
 from rankfold.surgery.selection import LayerFilter, Overrides
-from rankfold.surgery.tying import holders
+from rankfold.surgery.tying import declare_ties, holders
 
 Progress = Callable[[str, int, int], None]
 
@@ -74,6 +74,7 @@ def tensorize_(
     biases = _share_biases(twins)
     _swap(model, twins)
     _repoint(model, biases)
+    declare_ties(model)
     for module, stand_in in rest.items():
         take_over_(module, stand_in)
     return model
@@ -99,6 +100,7 @@ def to_dense(model: nn.Module) -> nn.Module:
     biases = _tie_biases(pairs)
     _swap(copied, dict(pairs))
     _repoint(copied, biases)
+    declare_ties(copied)
     return copied
 
 

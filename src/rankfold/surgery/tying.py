@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
 
 from rankfold.config import TensorConfig
+from rankfold.layers.base import DenseTwin
 from rankfold.surgery.dense_layers import DenseLayer, is_recurrent
 
 Holder = tuple[nn.Module, str]
@@ -90,6 +92,33 @@ def holders(model: nn.Module) -> dict[nn.Parameter, list[Holder]]:
             if parameter is not None:
                 found.setdefault(parameter, []).append((module, name))
     return found
+
+
+def declare_ties(model: nn.Module) -> None:
+    """Tell the models of transformers in ``model`` under which names their weights are tied now.
+
+    They tie by name, in ``tie_weights``, and ``save_pretrained`` leaves out what is tied. Their classes name the dense
+    weights; for tensorized layers the names of the shared factors take their place.
+    """
+    for module in model.modules():
+        if _is_pretrained(module):
+            vars(module).pop("_tied_weights_keys", None)  # back to what the class says
+            if module._tied_weights_keys and any(isinstance(m, DenseTwin) for m in module.modules()):
+                module._tied_weights_keys = _shared_names(module)  # type: ignore[assignment]
+            expand: Callable[..., dict[str, str]] = module.get_expanded_tied_weights_keys  # type: ignore[assignment]
+            module.all_tied_weights_keys = expand(all_submodels=True)  # type: ignore[assignment]
+
+
+def _is_pretrained(module: nn.Module) -> bool:
+    return any(base.__module__ == "transformers.modeling_utils" for base in type(module).__mro__)
+
+
+def _shared_names(model: nn.Module) -> dict[str, str]:
+    """Patterns for every further name of a shared parameter or buffer, each with one for its first name."""
+    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    first: dict[Tensor, str] = {}
+    pairs = [(name, first.setdefault(tensor, name)) for name, tensor in named]
+    return {re.escape(name) + "$": re.escape(source) + "$" for name, source in pairs if name != source}
 
 
 def _is_weight(layers: Mapping[nn.Module, DenseLayer], module: nn.Module, name: str) -> bool:
