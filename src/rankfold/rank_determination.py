@@ -184,7 +184,7 @@ class RankDetermination:
         self.num_steps += 1
         if self.num_steps == 1 and self.schedule.pruning.at:
             check_state(self.optimizers, (p for t in self.tensors.values() for p in t.parameters()))
-        if self.num_steps % self.check_every == 0 or self.schedule.prunes_at(self.num_steps):
+        if self.num_steps % self.check_every == 0 or self.schedule.changes_factors_at(self.num_steps):
             self._health.check(self.num_steps)
         warn_past_the_end(self.num_steps, self.schedule.total_steps)
         if self.schedule.simplifies_at(self.num_steps):

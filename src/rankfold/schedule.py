@@ -119,6 +119,9 @@ class Schedule:
         """Whether redundant ranks are looked for at this step."""
         return step in self._moments(self.pruning.simplify_at)
 
+    def changes_factors_at(self, step: int) -> bool:
+        return self.prunes_at(step) or self.simplifies_at(step)
+
     def _moments(self, shares: tuple[float, ...]) -> set[int]:
         return {round(share * self.total_steps) for share in shares} if self.total_steps else set()
 

@@ -82,12 +82,12 @@ def _singular_basis(tensor: BayesianTensor, group: RankGroup) -> list[Tensor] | 
         # noise of this factor, carried to the whole side: E[LᵀL] = μ-part + diag(Σσ²) · ‖side‖² / ‖factor‖²
         noise = _per_slice(variances[factor], axis) * gram.trace() / means[factor].square().sum()
         grams.append(gram + noise.diag())
-    c, d = (torch.linalg.cholesky(gram) for gram in grams)
-    # L = Q_L Cᵀ, R = Q_R Dᵀ, so A = Q_L (Cᵀ D) Q_Rᵀ, and with Cᵀ D = U S Vᵀ
+    (c, c_inverse), (d, _) = (_root(gram) for gram in grams)
+    # LᵀL = C Cᵀ and RᵀR = D Dᵀ, so L = Q_L Cᵀ, R = Q_R Dᵀ and A = Q_L (Cᵀ D) Q_Rᵀ, and with Cᵀ D = U S Vᵀ
     u, s, _ = torch.linalg.svd(c.mT @ d)
     root = s.clamp(min=float(s[0]) * _SMALLEST_SHARE).sqrt()
     # L M = Q_L U S^½,   M = C⁻ᵀ U S^½
-    basis, inverse = torch.linalg.solve_triangular(c.mT, u, upper=True) * root, (u.mT @ c.mT) / root[:, None]
+    basis, inverse = (c_inverse.mT @ u) * root, (u.mT @ c.mT) / root[:, None]
     # the factor on the left keeps its size
     left, axis = group.axes[0]
     scale = means[left].norm() / _along(means[left], basis, axis).norm()
@@ -98,6 +98,13 @@ def _singular_basis(tensor: BayesianTensor, group: RankGroup) -> list[Tensor] | 
         rotated_means[factor] = _along(means[factor], matrix, axis)
         rotated_variances[factor] = _along(variances[factor], matrix.square(), axis)
     return change if _num_below_noise(rotated_means, rotated_variances, group) > before else None
+
+
+def _root(gram: Tensor) -> tuple[Tensor, Tensor]:
+    """``C`` with ``C Cᵀ`` = gram, and its inverse."""
+    values, vectors = torch.linalg.eigh(gram)
+    roots = values.clamp(min=float(values[-1]) * _SMALLEST_SHARE**2).sqrt()
+    return vectors * roots, vectors.mT / roots[:, None]
 
 
 def _sides(format: TensorFormat, group: RankGroup) -> list[list[int]]:
