@@ -92,7 +92,8 @@ def export_onnx(
     num_parameters = sum(value.numel() for name, value in mean.state_dict().items() if name in kept)
     store_bytes_(proto.graph, stored)
     content: bytes = proto.SerializeToString()
-    difference = max(_difference(content, mean, resized(inputs, size)) for size in _batches(inputs))
+    session = _session(content)
+    difference = max(_difference(session, mean, resized(inputs, size)) for size in _batches(inputs))
     _write(target, content)
     rounding = _relative_change(_outputs(mean, inputs), exact) if stored else 0.0
     return OnnxFile(target, len(content), num_parameters, difference, rounding)
@@ -187,9 +188,9 @@ def _outputs(model: nn.Module, inputs: Sequence[Tensor]) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(model(*inputs)) if isinstance(leaf, Tensor)]
 
 
-def _difference(content: bytes, mean: nn.Module, inputs: Sequence[Tensor]) -> float:
+def _difference(session: Any, mean: nn.Module, inputs: Sequence[Tensor]) -> float:
     """How far onnxruntime is from torch, as a share of the largest output; too far is an error."""
-    expected, found = _outputs(mean, inputs), _run(content, inputs)
+    expected, found = _outputs(mean, inputs), _run(session, inputs)
     if [tuple(y.shape) for y in expected] != [tuple(y.shape) for y in found]:
         raise ExportError(
             f"onnxruntime gives outputs of shape {[tuple(y.shape) for y in found]} for a batch of "
@@ -211,15 +212,24 @@ def _numbers(found: Sequence[Tensor], expected: Sequence[Tensor]) -> list[tuple[
     return [(a.double(), b.double()) for a, b in zip(found, expected, strict=True) if b.numel()]
 
 
-def _run(content: bytes, inputs: Sequence[Tensor]) -> list[Tensor]:
+def _session(content: bytes) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # what is fatal is raised as well
     options.intra_op_num_threads = torch.get_num_threads()
     try:
-        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-        names = [entry.name for entry in session.get_inputs()]
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise ExportError(
+            f"onnxruntime cannot load the exported model; nothing was written: {error}\n"
+            f"For a model in float16 or bfloat16, export model.float()."
+        ) from error
+
+
+def _run(session: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
+    names = [entry.name for entry in session.get_inputs()]
+    try:
         found = session.run(None, {name: x.numpy() for name, x in zip(names, inputs, strict=True)})
     except Exception as error:
         raise ExportError(f"onnxruntime cannot run the exported model; nothing was written: {error}") from error
