@@ -24,15 +24,20 @@ from torch import Tensor, nn
 from rankfold.data.criteo import KAGGLE_SIZES, NUM_NUMBERS
 from rankfold.shapes import is_positive_integer
 
+_STARTS_AT_ZERO = 1_000_000
+
 LayerFilter = Callable[[nn.Module, str], bool]
 
 
 @final
 class Table(nn.Embedding):
-    """An embedding that starts as DLRM's do: uniform on ±1/√rows."""
+    """An embedding that starts as DLRM's do: uniform on ±1/√rows.
+
+    From a million rows on that is below 0.001, and zero does as well: rows that are never seen then stay zero.
+    """
 
     def reset_parameters(self) -> None:
-        bound = 1.0 / math.sqrt(self.num_embeddings)
+        bound = 1.0 / math.sqrt(self.num_embeddings) if self.num_embeddings < _STARTS_AT_ZERO else 0.0
         nn.init.uniform_(self.weight, -bound, bound)
 
 

@@ -1,0 +1,29 @@
+"""Whether files are the ones that were published."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from rankfold.data.errors import DamagedData
+
+# Rows of the whole Kaggle file and of the two samples; samples are checked by the sha256 of their packed files, too.
+_ROWS = {"train.txt": 45_840_617, "criteo-kaggle-w261-sample.tsv": 137_139, "criteo-kaggle-extra.tsv": 63_008}
+_SHA256 = {
+    "criteo-kaggle-w261-sample.tsv.xz": "1940417309852d8b8b19d5c7763cd4ed373f52f28134c7c650d12cafa402be1a",
+    "criteo-kaggle-extra.tsv.xz": "cfc49ee189bfe82b4c9f38726e6be6a9ed1edebd977e66d9ee2df88859ffb1a8",
+}
+_TRY_ANYWAY = "give --no-verify to use it as it is"
+
+
+def check_published(files: Sequence[Path], file_rows: Sequence[int]) -> None:
+    """Refuse files of other names, other sizes or, where it is known, another checksum."""
+    for path, rows in zip(files, file_rows, strict=True):
+        expected = _ROWS.get(path.name.removesuffix(".gz").removesuffix(".xz"))
+        if expected is None:
+            raise DamagedData(f"{path} is none of the published files, {', '.join(_ROWS)}; {_TRY_ANYWAY}")
+        if rows != expected:
+            raise DamagedData(f"{path} has {rows:,} rows, expected {expected:,}; {_TRY_ANYWAY}")
+        if path.name in _SHA256 and hashlib.sha256(path.read_bytes()).hexdigest() != _SHA256[path.name]:
+            raise DamagedData(f"{path} is not the published file, by its sha256; replace it, or {_TRY_ANYWAY}")
