@@ -93,7 +93,8 @@ class StepOrder:
         if weight is None or self._weight_is_known or (weight.is_cuda and torch.cuda.is_current_stream_capturing()):
             return
         self._weight_is_known = True
-        if self._backwards > 1 and abs(float(weight) - self._backwards) < 1e-3:
+        several = max(self._optimizer_steps.values(), default=0) > 1
+        if self._backwards > 1 and not several and abs(float(weight) - self._backwards) < 1e-3:
             self._warn(
                 f"the KL entered this step {self._backwards} times, each time with its full weight. If the NLL of the "
                 f"accumulated batches is averaged, average both, ((nll + ranks.kl()) / {self._backwards}).backward(), "

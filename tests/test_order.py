@@ -1,0 +1,129 @@
+"""Lines of a training step that are in the wrong place are noticed."""
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import rankfold as rf
+
+
+def make(total_steps: int = 40) -> tuple[nn.Module, torch.optim.Optimizer, rf.RankDetermination]:
+    model = nn.Sequential(rf.Linear(12, 5, config=rf.CP(4)), nn.Linear(5, 3))
+    optimizer = torch.optim.SGD(rf.param_groups(model, lr=1e-3))
+    return model, optimizer, rf.RankDetermination(model, optimizer, num_data=1000, total_steps=total_steps)
+
+
+def nll(model: nn.Module) -> torch.Tensor:
+    return F.cross_entropy(model(torch.randn(8, 12)), torch.randint(3, (8,)))
+
+
+def test_a_kl_counted_for_every_accumulated_batch_is_pointed_out_once() -> None:
+    model, optimizer, ranks = make()
+
+    def step() -> None:
+        for _ in range(3):
+            (nll(model) / 3 + ranks.kl()).backward()
+        optimizer.step()
+        ranks.step()
+
+    with pytest.warns(UserWarning, match=r"the KL entered this step 3 times.*ranks.kl_backward\(\) once"):
+        step()
+    step()
+
+
+@pytest.mark.parametrize("way", ["divided", "kl_backward first", "kl_backward last", "once in the loss"])
+def test_a_kl_that_counts_once_is_not(way: str) -> None:
+    model, optimizer, ranks = make()
+    for _ in range(3):
+        if way == "kl_backward first":
+            ranks.kl_backward()
+        for batch in range(3):
+            kl = ranks.kl() / 3 if way == "divided" else ranks.kl() if way == "once in the loss" and batch == 2 else 0.0
+            (nll(model) / 3 + kl).backward()
+        if way == "kl_backward last":
+            ranks.kl_backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        ranks.step()
+
+
+def test_kl_backward_adds_the_gradient_of_kl() -> None:
+    model, _, ranks = make()
+    ranks.beta.fill_(0.7)
+    torch.manual_seed(1)
+    (nll(model) + ranks.kl()).backward()
+    expected = [p.grad.clone() for p in model.parameters()]
+    for first in (True, False):
+        model.zero_grad()
+        torch.manual_seed(1)
+        if first:
+            value = ranks.kl_backward()
+        nll(model).backward()
+        if not first:
+            value = ranks.kl_backward()
+        assert float(value) == pytest.approx(0.7 * ranks.terms()["kl_nats"] / 1000, rel=1e-5)
+        for parameter, gradient in zip(model.parameters(), expected, strict=True):
+            torch.testing.assert_close(parameter.grad, gradient)
+
+
+def test_kl_backward_without_anything_to_train_is_no_fault() -> None:
+    model = rf.Linear(12, 5, config=rf.CP(4, inference="fixed"))
+    optimizer = torch.optim.SGD(rf.param_groups(model))
+    assert float(rf.RankDetermination(model, optimizer, 100, 10).kl_backward()) == 0.0
+
+
+def test_a_step_once_per_epoch_is_pointed_out() -> None:
+    model, optimizer, ranks = make()
+    for _ in range(5):
+        (nll(model) + ranks.kl()).backward()
+        optimizer.step()
+    with pytest.warns(UserWarning, match=r"optimizer.step\(\) was called 5 times since the last ranks.step\(\)"):
+        ranks.step()
+
+
+def test_optimizer_steps_before_the_kl_joins_are_no_concern() -> None:
+    model, optimizer, ranks = make()
+    for _ in range(5):
+        nll(model).backward()
+        optimizer.step()
+    (nll(model) + ranks.kl()).backward()
+    optimizer.step()
+    ranks.step()
+
+
+def test_a_step_between_backward_and_optimizer_is_pointed_out_once() -> None:
+    model, optimizer, ranks = make()
+
+    def step() -> None:
+        (nll(model) + ranks.kl()).backward()
+        ranks.step()
+        optimizer.step()
+
+    with pytest.warns(UserWarning, match=r"ranks.step\(\) came between backward\(\) and optimizer.step\(\)"):
+        step()
+    step()
+
+
+def test_a_step_that_a_grad_scaler_skips_is_no_fault() -> None:
+    model, optimizer, ranks = make()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for skipped in (True, False, True, True, False, False):
+            (nll(model) + ranks.kl()).backward()
+            if not skipped:
+                optimizer.step()
+            ranks.step()
+
+
+def test_two_optimizers_step_once_each() -> None:
+    model = nn.Sequential(rf.Linear(12, 5, config=rf.CP(4)), nn.Linear(5, 3))
+    optimizers = [torch.optim.SGD(part.parameters(), lr=1e-3) for part in model]
+    ranks = rf.RankDetermination(model, optimizers, num_data=1000, total_steps=40)
+    for _ in range(3):
+        (nll(model) + ranks.kl()).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        ranks.step()
