@@ -36,7 +36,9 @@ def export(
         typer.Option(help="Shape of one example, such as 784, 3x32x32 or 200:int64; once per input of the model."),
     ] = None,
     dense: Annotated[bool, typer.Option("--dense", help="Multiply the factors out: large, but plain layers.")] = False,
-    int8: Annotated[bool, typer.Option("--int8", help="Store weights as bytes, a quarter of the size.")] = False,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Store large weights as bytes: files down to a quarter.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Write the posterior mean of a trained model to an ONNX file, at the ranks it has found.
