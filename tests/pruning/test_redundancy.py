@@ -65,9 +65,30 @@ def test_a_rank_that_spans_three_directions_keeps_three_columns(name: str) -> No
         assert num_above_noise(tensor, n) == 3
 
 
-@pytest.mark.parametrize("config", [*CONFIGS.values(), rf.CP(6, in_dims=(7, 8), out_dims=(9,))])
-def test_what_is_not_redundant_is_left_alone(config: rf.TensorConfig) -> None:
-    tensor = make(config)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_basis_is_that_of_the_singular_values(name: str) -> None:
+    tensor = make(CONFIGS[name], std=1e-6)
+    before = weight(tensor)
+    simplify_(tensor)
+    torch.testing.assert_close(weight(tensor), before)
+    # around one rank all that is left of it is orthogonal to each other, and so is all that is right of it
+    format, n = tensor.format, len(tensor.format.ranks) - 1  # the last rank was changed last
+    letter = format.subscripts[format.rank_groups[n].axes[0][0]][format.rank_groups[n].axes[0][1]]
+    parts = [[m.detach() for m in tensor.factors.mean] for _ in range(6)]
+    for k, part in enumerate(parts):
+        for factor, axis in format.rank_groups[n].axes:
+            part[factor] = part[factor] * (torch.arange(6) == k).double().view(
+                [-1 if x == letter else 1 for x in format.subscripts[factor]]
+            )
+            assert part[factor].shape[axis] == 6
+    slices = torch.stack([format.reconstruct(part).flatten() for part in parts])
+    gram = slices @ slices.mT
+    assert (gram - gram.diag().diag()).abs().max() < 1e-8 * gram.max()
+    assert (gram.diag().diff() <= 0).all()  # in falling order
+
+
+def test_components_of_cp_that_are_not_parallel_are_left_alone() -> None:
+    tensor = make(rf.CP(6, in_dims=(7, 8), out_dims=(9,)))
     before = copy.deepcopy(tensor.state_dict())
     assert not simplify_(tensor)
     assert all(torch.equal(value, before[key]) for key, value in tensor.state_dict().items())

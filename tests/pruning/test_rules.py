@@ -163,7 +163,8 @@ def test_training_cuts_dead_ranks_and_no_live_one(name: str, decayed: bool, in_s
     """D = in + out from 2 to 10,040: the optimizer's jitter neither hides a dead rank nor kills a live one."""
     live, steps, noise = min(in_size, out_size, 2), 360, 0.3
     truth = rf.CP(live, in_dims=(in_size,), out_dims=(out_size,)).build(in_size, out_size)
-    factors = [f.float() for f in truth.random_factors(1.0)]
+    # orthogonal columns: two random ones of two entries may be one within the noise
+    factors = [torch.linalg.qr(f.float())[0] * f.float().norm() / live**0.5 for f in truth.random_factors(1.0)]
     model = rf.Embedding(in_size, out_size, config=rf.CP(live + 2, in_dims=(in_size,), out_dims=(out_size,)))
     settle(model.tensor, factors, live)
     table = truth.reconstruct(factors)

@@ -2,16 +2,16 @@
 
 The same weight has many factorizations, and training finds any of them. Five directions spread over ten
 columns look like ten live ranks, and no prior on single columns pulls them together within a training run.
-Two changes of the factors do, and leave the weight as it is within the noise of its posterior:
+Two changes of the factors do:
 
 - A rank between two factors (Tucker, TT, TTM) may take any basis: ``A = Σ_k L_k ⊗ R_k`` stays the same when
-  ``L`` becomes ``L M`` and ``R`` becomes ``R M⁻ᵀ``. In the singular basis a redundant direction has no signal.
+  ``L`` becomes ``L M`` and ``R`` becomes ``R M⁻ᵀ``. It takes the singular basis, in which a redundant direction has
+  no signal.
 - Components of a CP format that are nearly parallel add up to nearly one component: one takes the sum, the
-  other nothing.
+  other nothing, if that changes the weight by less than the noise of the posterior.
 
-A change is made only if it shows a rank to be empty that was not before. Nothing is cut here: an empty rank dies by
-itself, and the pruning rule finds it. All is computed on the CPU in float64, so that processes that train one model
-together take the same decision.
+Nothing is cut here: an empty rank dies by itself, and the pruning rule finds it. All is computed on the CPU in
+float64, so that processes that train one model together take the same decision.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Arrays = list[Tensor]
 def simplify_(
     tensor: BayesianTensor, optimizers: Sequence[Optimizer] = (), followers: Sequence[BayesianTensor] = ()
 ) -> bool:
-    """Change the factors of a Bayesian tensor so that redundant ranks become empty; whether any did.
+    """Change the factors of a Bayesian tensor so that redundant ranks become empty; whether anything changed.
 
     Args:
         optimizers: their state is averaged over a rank whose basis has changed.
@@ -72,8 +72,8 @@ def _has_bases(group: RankGroup) -> bool:
 # A rank between two factors --------------------------------------------------------------------------
 
 
-def _singular_basis(tensor: BayesianTensor, group: RankGroup) -> list[Tensor] | None:
-    """``M`` and ``M⁻ᵀ`` for the two axes of the group, if the basis they lead to has more empty directions."""
+def _singular_basis(tensor: BayesianTensor, group: RankGroup) -> list[Tensor]:
+    """``M`` and ``M⁻ᵀ`` for the two axes of the group."""
     means, variances = _moments(tensor)
     sides = _sides(tensor.format, group)
     grams = []
@@ -91,13 +91,7 @@ def _singular_basis(tensor: BayesianTensor, group: RankGroup) -> list[Tensor] | 
     # the factor on the left keeps its size
     left, axis = group.axes[0]
     scale = means[left].norm() / _along(means[left], basis, axis).norm()
-    change = [basis * scale, inverse.mT / scale]
-    before = _num_below_noise(means, variances, group)
-    rotated_means, rotated_variances = list(means), list(variances)
-    for (factor, axis), matrix in zip(group.axes, change, strict=True):
-        rotated_means[factor] = _along(means[factor], matrix, axis)
-        rotated_variances[factor] = _along(variances[factor], matrix.square(), axis)
-    return change if _num_below_noise(rotated_means, rotated_variances, group) > before else None
+    return [basis * scale, inverse.mT / scale]
 
 
 def _root(gram: Tensor) -> tuple[Tensor, Tensor]:
@@ -135,14 +129,6 @@ def _gram(format: TensorFormat, means: Arrays, side: list[int], group: RankGroup
 def _letter(format: TensorFormat, group: RankGroup) -> str:
     factor, axis = group.axes[0]
     return format.subscripts[factor][axis]
-
-
-def _num_below_noise(means: Arrays, variances: Arrays, group: RankGroup) -> int:
-    """How many of the ranks have, on one of their axes, a signal Σμ² below their noise Σσ²."""
-    below = [
-        _per_slice(means[factor].square(), axis) < _per_slice(variances[factor], axis) for factor, axis in group.axes
-    ]
-    return int(torch.stack(below).any(0).sum())
 
 
 # Components of CP -------------------------------------------------------------------------------------
