@@ -1,0 +1,49 @@
+"""The bytes of data-parallel training: the model against a ring played through, the page against its figures."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import rankfold as rf
+from rankfold.bench.allreduce import DIM, MAX_RANK, ROWS, Tables, page_section, record, ring
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("workers", [2, 3, 8])
+def test_ring_sends_what_a_ring_played_through_sends(workers):
+    values = [torch.randn(workers, 6, dtype=torch.float64) for _ in range(workers)]  # a chunk for each worker
+    total, sent = sum(values), 0
+    held = [value.clone() for value in values]
+    for phase in range(2):  # first sums travel round, then results
+        for turn in range(workers - 1):
+            chunks = [(worker - turn + phase) % workers for worker in range(workers)]
+            moving = [held[worker][chunk].clone() for worker, chunk in enumerate(chunks)]
+            for worker, chunk in enumerate(chunks):
+                target = held[(worker + 1) % workers]
+                target[chunk] = moving[worker] if phase else target[chunk] + moving[worker]
+                sent += moving[worker].nbytes
+    for value in held:
+        torch.testing.assert_close(value, total)
+    assert sent / workers == pytest.approx(ring(values[0].nbytes, workers))
+
+
+def test_the_page_shows_the_figures_of_the_file():
+    figures = json.loads((ROOT / "benchmarks" / "allreduce.json").read_text())
+    page = (ROOT / "docs" / "explanation" / "distributed.md").read_text()
+    assert page_section(figures) in page
+    measured = figures["measured"]
+    again = record({"dense_small": measured["dense_small"]["bytes"], "tensorized": measured["tensorized"]["bytes"]})
+    assert json.loads(json.dumps(again["modelled"])) == figures["modelled"]
+
+
+def test_what_was_measured_is_every_byte_of_the_gradients():
+    measured = json.loads((ROOT / "benchmarks" / "allreduce.json").read_text())["measured"]
+    assert measured["dense_small"]["bytes"] == 4 * measured["dense_small"]["parameters"]
+    with torch.device("meta"):
+        tables = Tables(ROWS)
+    assert sum(p.numel() for p in tables.parameters()) == sum(ROWS) * DIM == 4_248_739_968
+    tensorized = rf.tensorize_(tables, rf.TTM(max_rank=MAX_RANK))
+    assert measured["tensorized"]["bytes"] == 4 * sum(p.numel() for p in tensorized.parameters())

@@ -1,0 +1,61 @@
+"""Every example runs from the command line, without a warning, and cuts ranks."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+# One process for all of them: importing the frameworks takes longer than training.
+TOGETHER = ["plain_pytorch", "trainer_gpt2", "trainer_bert", "lightning_digits"]
+SCRIPT = """
+import runpy, sys, warnings
+for path in sys.argv[1:]:
+    print("example", path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        # advice of Lightning
+        warnings.filterwarnings("ignore", "The 'train_dataloader' does not have many workers")
+        runpy.run_path(path, run_name="__main__")
+"""
+
+
+def run(*command: str) -> str:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, timeout=240, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def outputs() -> dict[str, str]:
+    text = run("-c", SCRIPT, *(str(EXAMPLES / f"{name}.py") for name in TOGETHER))
+    parts = re.split(r"^example .*/(\w+)\.py\n", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_example(outputs: dict[str, str], name: str) -> None:
+    total = outputs[name].rpartition("total")[2]
+    before, after = (int(number.replace(",", "")) for number in re.search(r"([\d,]+)→([\d,]+)", total).groups())
+    assert after < before, "ranks fell"
+    if accuracy := re.search(r"accuracy ([\d.]+)", outputs[name]):
+        assert float(accuracy[1]) > 0.8
+
+
+def test_processes_prune_at_the_same_step() -> None:
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    text = run(*launch, str(EXAMPLES / "ddp.py"))
+    found = {rank: re.findall(rf"process {rank}, (step .*?\))", text) for rank in (0, 1)}
+    assert found[0] == found[1]
+    assert found[0]
+    assert "total" in text
+
+
+def test_every_example_is_run() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*TOGETHER, "ddp"}
