@@ -194,15 +194,23 @@ def chain_arguments(device, right=True, bags=False):
     return tuple(x.to(device) if isinstance(x, torch.Tensor) else x for x in arguments)
 
 
+def detached(x):
+    return x.detach() if isinstance(x, torch.Tensor) else x
+
+
 @pytest.mark.parametrize("right", [True, False])
 @pytest.mark.parametrize("bags", [True, False])
 def test_the_operators_are_registered_correctly(right, bags):
     """The fake implementation, the schema and the gradient formula hold, by torch's own checks."""
     index, order, tables, places, *pooling = chain_arguments("cpu", right, bags)
-    torch.library.opcheck(chain.chain_rows, (index, order, tables, places, *pooling))
+    missing = [None] * (not right)
+    torch.library.opcheck(chain.chain_rows, (index, order, *tables, *missing, places, *pooling))
+    grad = torch.randn(3 if bags else 11, 12 if right else 4)
+    arguments = (grad, index, order, *tables, *missing, places, *pooling[:2])
+    torch.library.opcheck(chain.chain_rows_backward, tuple(detached(x) for x in arguments))
     factors = [torch.randn(5, 6).requires_grad_(), torch.randn(7, 6).requires_grad_()]
     weight = torch.randn(6, 4).requires_grad_()
-    torch.library.opcheck(product.product_rows, (index, factors, weight, [7, 5, 1, 7], *pooling))
+    torch.library.opcheck(product.product_rows, (index, *factors, None, weight, [7, 5, 1, 7], *pooling))
 
 
 @pytest.mark.parametrize("right", [True, False])
@@ -210,11 +218,13 @@ def test_gradients_of_the_twins_by_finite_differences(right):
     index, order, tables, places, *pooling = chain_arguments("cpu", right, bags=True)
     doubled = [table.detach().double().requires_grad_() for table in tables]
     pooling[1] = pooling[1].double()
-    assert torch.autograd.gradcheck(lambda *t: chain.chain_rows(index, order, t, places, *pooling), doubled)
+    assert torch.autograd.gradcheck(
+        lambda *t: chain.chain_rows(index, order, *t, *[None] * (not right), places, *pooling), doubled
+    )
     factors = [torch.randn(n, 4, dtype=torch.float64, requires_grad=True) for n in (5, 6, 7)]
     weight = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(
-        lambda w, *f: product.product_rows(index, f, w, [42, 5, 7, 6, 1, 7], *pooling), [weight, *factors]
+        lambda w, *f: product.product_rows(index, *f, w, [42, 5, 7, 6, 1, 7], *pooling), [weight, *factors]
     )
 
 

@@ -86,7 +86,9 @@ def tiles_for(sizes: Sizes, backward: bool) -> Tiles:
 def chain_rows(
     index: Tensor,
     order: Tensor,
-    tables: Sequence[Tensor],
+    left: Tensor,
+    middle: Tensor,
+    right: Tensor | None,
     places: Sequence[int],
     bag: Tensor | None,
     scale: Tensor | None,
@@ -97,7 +99,8 @@ def chain_rows(
     ``order`` (N,) sorts the rows by ``m_b``. ``places`` are the pairs ``stride, size`` of the tables: a table's
     row is ``(i // stride) mod size`` for a flat index i. With bags, ``bag`` (N,) says where a row goes.
     """
-    if usable(tables[0]):
+    tables = _given(left, middle, right)
+    if usable(left):
         try:
             return launch_forward(index, order, tables, places, bag, scale, bags)
         except Exception as error:  # whatever stops a compiler or a launch must not stop the user
@@ -109,13 +112,15 @@ def chain_rows(
 def _(
     index: Tensor,
     order: Tensor,
-    tables: Sequence[Tensor],
+    left: Tensor,
+    middle: Tensor,
+    right: Tensor | None,
     places: Sequence[int],
     bag: Tensor | None,
     scale: Tensor | None,
     bags: int,
 ) -> Tensor:
-    return tables[0].new_empty(index.shape[0] if bag is None else bags, _sizes(tables).entries)
+    return left.new_empty(index.shape[0] if bag is None else bags, _sizes(_given(left, middle, right)).entries)
 
 
 @torch.library.custom_op("rankfold::chain_rows_backward", mutates_args=())
@@ -123,18 +128,21 @@ def chain_rows_backward(
     grad: Tensor,
     index: Tensor,
     order: Tensor,
-    tables: Sequence[Tensor],
+    left: Tensor,
+    middle: Tensor,
+    right: Tensor | None,
     places: Sequence[int],
     bag: Tensor | None,
     scale: Tensor | None,
-) -> list[Tensor]:
-    """Gradients of the tables of :func:`chain_rows`."""
-    if usable(tables[0]):
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of the tables of :func:`chain_rows`; that of a missing one is empty."""
+    tables = _given(left, middle, right)
+    if usable(left):
         try:
-            return launch_backward(grad, index, order, tables, places, bag, scale)
+            return _three(launch_backward(grad, index, order, tables, places, bag, scale))
         except Exception as error:  # as above
             give_up(error)
-    return reference.chain_rows_backward(grad, index, tables, places, bag, scale)
+    return _three(reference.chain_rows_backward(grad, index, tables, places, bag, scale))
 
 
 @chain_rows_backward.register_fake
@@ -142,23 +150,36 @@ def _(
     grad: Tensor,
     index: Tensor,
     order: Tensor,
-    tables: Sequence[Tensor],
+    left: Tensor,
+    middle: Tensor,
+    right: Tensor | None,
     places: Sequence[int],
     bag: Tensor | None,
     scale: Tensor | None,
-) -> list[Tensor]:
-    return [torch.empty_like(table) for table in tables]
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _three([torch.empty_like(table) for table in _given(left, middle, right)])
+
+
+def _given(*tables: Tensor | None) -> list[Tensor]:
+    return [table for table in tables if table is not None]
+
+
+def _three(gradients: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    left, middle, *right = gradients
+    return left, middle, right[0] if right else left.new_empty(0)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    index, order, tables, ctx.places, bag, scale, _ = inputs
-    ctx.save_for_backward(index, order, bag, scale, *tables)
+    index, order, left, middle, right, ctx.places, bag, scale, _ = inputs
+    ctx.save_for_backward(index, order, left, middle, right, bag, scale)
 
 
 def _differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    index, order, bag, scale, *tables = ctx.saved_tensors
-    gradients = chain_rows_backward(grad.contiguous(), index, order, tables, ctx.places, bag, scale)
-    return None, None, gradients, None, None, None, None
+    index, order, left, middle, right, bag, scale = ctx.saved_tensors
+    d_left, d_middle, d_right = chain_rows_backward(
+        grad.contiguous(), index, order, left, middle, right, ctx.places, bag, scale
+    )
+    return None, None, d_left, d_middle, None if right is None else d_right, None, None, None, None
 
 
 chain_rows.register_autograd(_differentiate, setup_context=_save)
@@ -258,4 +279,5 @@ def _options(
         "BAGS": bag is not None,
         "PRECISION": input_precision or precision(tables[0].dtype),
         "num_warps": tiles.warps,
+        "num_stages": 1,  # loops are short: nothing to fetch ahead
     }

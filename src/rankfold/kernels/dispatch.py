@@ -79,12 +79,13 @@ def _run(program: Program, format: TensorFormat, factors: Factors, index: Tensor
     tables = [recipe.form(factors) for recipe in program.tables]
     weight = None if program.weight is None else program.weight.form(factors)
     pooling = (None, None, 0) if bags is None else (bags.owner, bags.scale, bags.total)
+    three = (*tables, *(None,) * (3 - len(tables)))
     result: Tensor
     if format.name == "CP":
-        result = product_rows(index, tables, weight, program.places, *pooling)
+        result = product_rows(index, *three, weight, program.places, *pooling)
     else:
         order = _sorted_by(index, *program.places[2:4])
-        result = chain_rows(index, order, tables, program.places, *pooling)
+        result = chain_rows(index, order, *three, program.places, *pooling)
         result = result if weight is None else result @ weight
     return result[:, : format.outputs.size]
 

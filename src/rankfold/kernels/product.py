@@ -34,7 +34,9 @@ def tiles_for(rank: int, columns: int, count: int, backward: bool) -> Tiles:
 @torch.library.custom_op("rankfold::product_rows", mutates_args=())
 def product_rows(
     index: Tensor,
-    tables: Sequence[Tensor],
+    first: Tensor,
+    second: Tensor | None,
+    third: Tensor | None,
     weight: Tensor,
     places: Sequence[int],
     bag: Tensor | None,
@@ -46,6 +48,7 @@ def product_rows(
     Up to three tables (·, R) and ``W`` (R, J). ``places`` are the pairs ``stride, size`` of the tables: a table's
     row is ``(i // stride) mod size`` for a flat index i. With bags, ``bag`` (N,) says where a row goes.
     """
+    tables = _given(first, second, third)
     if usable(weight):
         try:
             return launch_forward(index, tables, weight, places, bag, scale, bags)
@@ -57,7 +60,9 @@ def product_rows(
 @product_rows.register_fake
 def _(
     index: Tensor,
-    tables: Sequence[Tensor],
+    first: Tensor,
+    second: Tensor | None,
+    third: Tensor | None,
     weight: Tensor,
     places: Sequence[int],
     bag: Tensor | None,
@@ -71,43 +76,59 @@ def _(
 def product_rows_backward(
     grad: Tensor,
     index: Tensor,
-    tables: Sequence[Tensor],
+    first: Tensor,
+    second: Tensor | None,
+    third: Tensor | None,
     weight: Tensor,
     places: Sequence[int],
     bag: Tensor | None,
     scale: Tensor | None,
-) -> list[Tensor]:
-    """Gradients of the tables of :func:`product_rows`, and of ``W``."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of the tables of :func:`product_rows`, and of ``W``; those of missing tables are empty."""
+    tables = _given(first, second, third)
     if usable(weight):
         try:
-            return launch_backward(grad, index, tables, weight, places, bag, scale)
+            return _four(launch_backward(grad, index, tables, weight, places, bag, scale))
         except Exception as error:  # as above
             give_up(error)
-    return reference.product_rows_backward(grad, index, tables, weight, places, bag, scale)
+    return _four(reference.product_rows_backward(grad, index, tables, weight, places, bag, scale))
 
 
 @product_rows_backward.register_fake
 def _(
     grad: Tensor,
     index: Tensor,
-    tables: Sequence[Tensor],
+    first: Tensor,
+    second: Tensor | None,
+    third: Tensor | None,
     weight: Tensor,
     places: Sequence[int],
     bag: Tensor | None,
     scale: Tensor | None,
-) -> list[Tensor]:
-    return [torch.empty_like(table) for table in (*tables, weight)]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _four([torch.empty_like(table) for table in (*_given(first, second, third), weight)])
+
+
+def _given(*tables: Tensor | None) -> list[Tensor]:
+    return [table for table in tables if table is not None]
+
+
+def _four(gradients: list[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    *tables, weight = gradients
+    first, second, third = (*tables, *(weight.new_empty(0) for _ in range(3 - len(tables))))
+    return first, second, third, weight
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    index, tables, weight, ctx.places, bag, scale, _ = inputs
-    ctx.save_for_backward(index, bag, scale, weight, *tables)
+    index, first, second, third, weight, ctx.places, bag, scale, _ = inputs
+    ctx.save_for_backward(index, first, second, third, weight, bag, scale)
 
 
 def _differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    index, bag, scale, weight, *tables = ctx.saved_tensors
-    *gradients, d_weight = product_rows_backward(grad.contiguous(), index, tables, weight, ctx.places, bag, scale)
-    return None, gradients, d_weight, None, None, None, None
+    index, first, second, third, weight, bag, scale = ctx.saved_tensors
+    found = product_rows_backward(grad.contiguous(), index, first, second, third, weight, ctx.places, bag, scale)
+    asked = (None if table is None else d for table, d in zip((first, second, third, weight), found, strict=True))
+    return None, *asked, None, None, None, None
 
 
 product_rows.register_autograd(_differentiate, setup_context=_save)
@@ -194,4 +215,5 @@ def _options(tables: Sequence[Tensor], bag: Tensor | None, tiles: Tiles, input_p
         "BAGS": bag is not None,
         "PRECISION": input_precision or precision(tables[0].dtype),
         "num_warps": tiles.warps,
+        "num_stages": 2,
     }
