@@ -44,7 +44,7 @@ def test_batches_of_any_size(format, count, dtype, device):
 def test_every_layout_gives_the_same_rows(format, device):
     """Not only the cheapest: all ways to cut the modes into tables."""
     factors, exact = factors_of(format, device)
-    index = random_index(format, device)
+    index = random_index(format, device, 12)
     found = list(layouts.layouts(format))
     assert len(found) >= 3
     for layout in found:
@@ -233,7 +233,7 @@ def test_compiled_without_graph_breaks(format, device):
     torch.compiler.reset()
     factors, exact = factors_of(format, device)
     compiled = torch.compile(lambda index, *f: kernels.rows(format, f, index), fullgraph=True, backend="aot_eager")
-    for count in (37, 41):
+    for count in (7, 9):
         index = random_index(format, device, count)
         assert_same(compiled(index, *factors), format.rows(exact, index), factors, exact, 1e-6)
 

@@ -55,11 +55,13 @@ class Sizes(NamedTuple):
         """The largest tile all of whose matrices have at most ``room`` entries."""
         left, before, outputs, after, right = self.padded()
         least = max(1, 16 // after, 16 // left if right > 1 else 1)
+        # products of single rows go through shared memory, in two halves of their digits
+        copies = 2 if right > 1 else 1
         choices = [
             (rows * piece, rows, piece)
             for rows in _powers(max(1, 16 // left), _MAX_ROWS)
             for piece in _powers(least, max(least, min(outputs, _MAX_OUTPUTS)))
-            if max(rows * left * piece * max(after, right), before * piece * after) <= room
+            if max(copies * rows * left * piece * max(after, right), before * piece * after) <= room
             and rows * max(left * before, after * right) <= room
         ]
         return Tiles(*max(choices)[1:], _WARPS) if choices else None
