@@ -38,8 +38,8 @@ def main() -> None:
         num_hidden_layers=1,
         num_attention_heads=4,
     )
-    layers = ["*.word_embeddings", "cls.predictions.decoder", "*.intermediate.dense", "*.layer.?.output.dense"]
-    model = rf.tensorize_(BertForMaskedLM(config), rf.TTM(max_rank=8), layers)
+    layers = ["*.word_embeddings", "cls.predictions.decoder", "cls.predictions.transform.dense"]
+    model = rf.tensorize_(BertForMaskedLM(config), rf.TTM(max_rank=10), layers)
     optimizer = torch.optim.AdamW(rf.param_groups(model, lr=1e-2, weight_decay=0.01))
     callback = RankDeterminationCallback(kl_weight=0.2)
     with tempfile.TemporaryDirectory() as folder:
