@@ -83,6 +83,15 @@ def test_bfloat16(format, device):
     assert_same(rows, format.rows(exact, index), factors, exact, 2e-2)
 
 
+@pytest.mark.parametrize("kind", KINDS, ids=SMALL_NAMES)
+def test_more_rows_than_32_bits_count(kind, device):
+    format = make(kind, (1300, 1500, 1400), (2, 3, 2))
+    factors, exact = factors_of(format, device)
+    index = random_index(format, device, 9)
+    assert index.max() > 2**31
+    assert_same(kernels.rows(format, factors, index), format.rows(exact, index), factors, exact, 1e-6)
+
+
 @small
 def test_after_pruning(format, device):
     factors, _ = factors_of(format, device)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rankfold.kernels import reference
-from rankfold.kernels.launch import give_up, padded, precision, usable, with_gradient
+from rankfold.kernels.launch import give_up, is_wide, padded, precision, usable, with_gradient
 
 # The largest matrix of a tile should have this many entries, in forward and in backward, and may never have
 # more than the last: 128 threads hold them in registers.
@@ -216,7 +216,7 @@ def launch_forward(
             out,
             count,
             *_arguments(sizes, tables, places),
-            **_options(sizes, tables, bag, tiles, input_precision),
+            **_options(sizes, tables, places, bag, tiles, input_precision),
         )
     return out.to(tables[0].dtype)
 
@@ -243,7 +243,7 @@ def launch_backward(
         targets = (*gradients, gradients[0])[:3]  # an unused pointer where there is no right table
         chain_backward[(-(-count // tiles.rows),)](
             *_operands(index, order, tables, bag, scale), grad, *targets, count,
-            *_arguments(sizes, tables, places), **_options(sizes, tables, bag, tiles, input_precision),
+            *_arguments(sizes, tables, places), **_options(sizes, tables, places, bag, tiles, input_precision),
         )  # fmt: skip
     return [gradient.to(tables[0].dtype) for gradient in gradients]
 
@@ -267,7 +267,12 @@ def _arguments(sizes: Sizes, tables: Sequence[Tensor], places: Sequence[int]) ->
 
 
 def _options(
-    sizes: Sizes, tables: Sequence[Tensor], bag: Tensor | None, tiles: Tiles, input_precision: str | None
+    sizes: Sizes,
+    tables: Sequence[Tensor],
+    places: Sequence[int],
+    bag: Tensor | None,
+    tiles: Tiles,
+    input_precision: str | None,
 ) -> dict[str, Any]:
     left, before, _, after, right = sizes.padded()
     return {
@@ -279,6 +284,7 @@ def _options(
         "PJR": right,
         "RIGHT": len(tables) > 2,
         "BAGS": bag is not None,
+        "WIDE": is_wide(places),
         "PRECISION": input_precision or precision(tables[0].dtype),
         "num_warps": tiles.warps,
         "num_stages": 1,  # loops are short: nothing to fetch ahead

@@ -13,31 +13,20 @@ tables are converted as they are read.
 import triton
 import triton.language as tl
 
+from rankfold.kernels.gather_triton import load, place
+
 # After the last group of a tile.
 _END = tl.constexpr(2**31 - 1)
 
 
 @triton.jit
-def _load(table, offset, mask):
-    """Entries in float32, zeros where the mask is off."""
-    return tl.load(table + offset, mask=mask, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def _place(index, row, live, stride, size):
-    """The row of a table, ``(i // stride) mod size``, for the flat indices at ``row``."""
-    flat = tl.load(index + row, mask=live, other=0)
-    return ((flat // stride) % size).to(tl.int32)
-
-
-@triton.jit
-def _load_left(left, place, live, JL, R1, la, lj, lr, BLOCK: tl.constexpr, PJL: tl.constexpr, PR1: tl.constexpr):
+def _load_left(left, at, live, JL, R1, la, lj, lr, BLOCK: tl.constexpr, PJL: tl.constexpr, PR1: tl.constexpr):
     """Offsets and mask of ``L[l_b]``, and its entries as a matrix (BLOCK · PJL, PR1)."""
     j, r = tl.arange(0, PJL)[None, :, None], tl.arange(0, PR1)[None, None, :]
-    offset = place[:, None, None] * la + j * lj + r * lr
+    offset = at[:, None, None] * la + j * lj + r * lr
     mask = live[:, None, None] & (j < JL) & (r < R1)
     offset, mask = tl.reshape(offset, (BLOCK * PJL, PR1)), tl.reshape(mask, (BLOCK * PJL, PR1))
-    return offset, mask, _load(left, offset, mask)
+    return offset, mask, load(left, offset, mask)
 
 
 @triton.jit
@@ -49,10 +38,10 @@ def _middle(group, start, R1, JM, R2, ma, mq, mj, mr, PR1: tl.constexpr, PJM: tl
 
 
 @triton.jit
-def _right(place, live, R2, JR, ra, rq, rj, PR2: tl.constexpr, PJR: tl.constexpr):
+def _right(at, live, R2, JR, ra, rq, rj, PR2: tl.constexpr, PJR: tl.constexpr):
     """Offsets and mask of ``R[r_b]``, (BLOCK, PR2, PJR)."""
     q, j = tl.arange(0, PR2)[None, :, None], tl.arange(0, PJR)[None, None, :]
-    return place[:, None, None] * ra + q * rq + j * rj, live[:, None, None] & (q < R2) & (j < JR)
+    return at[:, None, None] * ra + q * rq + j * rj, live[:, None, None] & (q < R2) & (j < JR)
 
 
 @triton.jit
@@ -70,27 +59,27 @@ def chain_forward(
     count, l_stride, l_size, m_stride, m_size, r_stride, r_size,
     JL, R1, JM, R2, JR, la, lj, lr, ma, mq, mj, mr, ra, rq, rj,
     BLOCK: tl.constexpr, PJL: tl.constexpr, PR1: tl.constexpr, PJM: tl.constexpr, PR2: tl.constexpr,
-    PJR: tl.constexpr, RIGHT: tl.constexpr, BAGS: tl.constexpr, PRECISION: tl.constexpr,
+    PJR: tl.constexpr, RIGHT: tl.constexpr, BAGS: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """``out[b] = a_b``, or with bags ``out[bag_b] += scale_b · a_b``."""
     slot = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = slot < count
     row = tl.load(order + slot, mask=live, other=0)
-    m = _place(index, row, live, m_stride, m_size)
-    l = _place(index, row, live, l_stride, l_size)  # noqa: E741
+    m = place(index, row, live, m_stride, m_size, WIDE)
+    l = place(index, row, live, l_stride, l_size, WIDE)  # noqa: E741
     _, _, a = _load_left(left, l, live, JL, R1, la, lj, lr, BLOCK, PJL, PR1)
     if RIGHT:
-        r = _place(index, row, live, r_stride, r_size)
+        r = place(index, row, live, r_stride, r_size, WIDE)
         r_offset, r_mask = _right(r, live, R2, JR, ra, rq, rj, PR2, PJR)
-        c = _load(right, r_offset, r_mask)  # (BLOCK, PR2, PJR)
+        c = load(right, r_offset, r_mask)  # (BLOCK, PR2, PJR)
     if BAGS:
-        row, weight = tl.load(bag + row, mask=live, other=0), _load(scale, row, live)
+        row, weight = tl.load(bag + row, mask=live, other=0), load(scale, row, live)
     group = tl.min(tl.where(live, m, _END), axis=0)
     while group < _END:
         own = live & (m == group)
         for start in range(0, JM, PJM):
             m_offset, m_mask = _middle(group, start, R1, JM, R2, ma, mq, mj, mr, PR1, PJM, PR2)
-            w = _load(middle, m_offset, m_mask)
+            w = load(middle, m_offset, m_mask)
             # X = L M: (BLOCK · PJL, PR1) × (PR1, PJM · PR2)
             x = tl.dot(a, w, input_precision=PRECISION)
             y = tl.reshape(x, (BLOCK, PJL * PJM, PR2))
@@ -114,34 +103,34 @@ def chain_backward(
     count, l_stride, l_size, m_stride, m_size, r_stride, r_size,
     JL, R1, JM, R2, JR, la, lj, lr, ma, mq, mj, mr, ra, rq, rj,
     BLOCK: tl.constexpr, PJL: tl.constexpr, PR1: tl.constexpr, PJM: tl.constexpr, PR2: tl.constexpr,
-    PJR: tl.constexpr, RIGHT: tl.constexpr, BAGS: tl.constexpr, PRECISION: tl.constexpr,
+    PJR: tl.constexpr, RIGHT: tl.constexpr, BAGS: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the tables, added to float32 ``d_left``, ``d_middle``, ``d_right``, in the tables' strides."""
     slot = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = slot < count
     row = tl.load(order + slot, mask=live, other=0)
-    m = _place(index, row, live, m_stride, m_size)
-    l = _place(index, row, live, l_stride, l_size)  # noqa: E741
+    m = place(index, row, live, m_stride, m_size, WIDE)
+    l = place(index, row, live, l_stride, l_size, WIDE)  # noqa: E741
     l_offset, l_mask, a = _load_left(left, l, live, JL, R1, la, lj, lr, BLOCK, PJL, PR1)
     da = tl.zeros((BLOCK * PJL, PR1), tl.float32)
     if RIGHT:
-        r = _place(index, row, live, r_stride, r_size)
+        r = place(index, row, live, r_stride, r_size, WIDE)
         r_offset, r_mask = _right(r, live, R2, JR, ra, rq, rj, PR2, PJR)
-        c = _load(right, r_offset, r_mask)  # (BLOCK, PR2, PJR)
+        c = load(right, r_offset, r_mask)  # (BLOCK, PR2, PJR)
         dc = tl.zeros((BLOCK, PR2, PJR), tl.float32)
     if BAGS:
-        row, weight = tl.load(bag + row, mask=live, other=0), _load(scale, row, live)
+        row, weight = tl.load(bag + row, mask=live, other=0), load(scale, row, live)
     group = tl.min(tl.where(live, m, _END), axis=0)
     while group < _END:
         own = live & (m == group)
         for start in range(0, JM, PJM):
             # rows of other groups have dY = 0, and so add nothing below
             offset, mask = _entries(row, own, start, JL, JM, JR, PJL, PJM, PJR)
-            dy = _load(grad, offset, mask)
+            dy = load(grad, offset, mask)
             if BAGS:
                 dy *= weight[:, None, None]
             m_offset, m_mask = _middle(group, start, R1, JM, R2, ma, mq, mj, mr, PR1, PJM, PR2)
-            w = _load(middle, m_offset, m_mask)
+            w = load(middle, m_offset, m_mask)
             dx = dy
             if RIGHT:
                 x = tl.reshape(tl.dot(a, w, input_precision=PRECISION), (BLOCK, PJL * PJM, PR2))

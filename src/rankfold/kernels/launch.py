@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -52,6 +53,11 @@ def precision(dtype: torch.dtype) -> str:
     """
     lowered = dtype == torch.bfloat16 or torch.backends.cuda.matmul.fp32_precision == "tf32"
     return "tf32" if lowered else "tf32x3"
+
+
+def is_wide(places: Sequence[int]) -> bool:
+    """Whether flat indices need more than 32 bits."""
+    return max(stride * size for stride, size in zip(places[::2], places[1::2], strict=True)) >= 2**31
 
 
 def padded(size: int, least: int = 1) -> int:

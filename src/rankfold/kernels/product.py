@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rankfold.kernels import reference
-from rankfold.kernels.launch import give_up, padded, precision, usable, with_gradient
+from rankfold.kernels.launch import give_up, is_wide, padded, precision, usable, with_gradient
 
 
 class Tiles(NamedTuple):
@@ -159,7 +159,7 @@ def launch_forward(
         tiles = tiles or tiles_for(rank, columns, count, backward=False)
         product_forward[(-(-count // tiles.rows), -(-columns // tiles.columns))](
             *_operands(index, tables, weight, bag, scale), out, count,
-            *_arguments(tables, weight, places), **_options(tables, bag, tiles, input_precision),
+            *_arguments(tables, weight, places), **_options(tables, places, bag, tiles, input_precision),
         )  # fmt: skip
     return out.to(weight.dtype)
 
@@ -187,7 +187,7 @@ def launch_backward(
         unused = gradients[:1] * (3 - len(tables))
         product_backward[(-(-rank // tiles.ranks), -(-columns // tiles.columns), -(-count // share))](
             *_operands(index, tables, weight, bag, scale), grad, *gradients[:-1], *unused, gradients[-1], count, share,
-            *_arguments(tables, weight, places), **_options(tables, bag, tiles, input_precision),
+            *_arguments(tables, weight, places), **_options(tables, places, bag, tiles, input_precision),
         )  # fmt: skip
     return [gradient.to(weight.dtype) for gradient in gradients]
 
@@ -206,13 +206,16 @@ def _arguments(tables: Sequence[Tensor], weight: Tensor, places: Sequence[int]) 
     return [*places, *(1, 1) * missing, *weight.shape, *strides, *(0, 0) * missing, *weight.stride()]
 
 
-def _options(tables: Sequence[Tensor], bag: Tensor | None, tiles: Tiles, input_precision: str | None) -> dict[str, Any]:
+def _options(
+    tables: Sequence[Tensor], places: Sequence[int], bag: Tensor | None, tiles: Tiles, input_precision: str | None
+) -> dict[str, Any]:
     return {
         "BLOCK": tiles.rows,
         "PR": tiles.ranks,
         "PJ": tiles.columns,
         "ORDER": len(tables),
         "BAGS": bag is not None,
+        "WIDE": is_wide(places),
         "PRECISION": input_precision or precision(tables[0].dtype),
         "num_warps": tiles.warps,
         "num_stages": 2,

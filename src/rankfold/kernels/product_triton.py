@@ -9,19 +9,13 @@ float32; bfloat16 tables are converted as they are read.
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def _load(table, offset, mask):
-    """Entries in float32, zeros where the mask is off."""
-    return tl.load(table + offset, mask=mask, other=0.0).to(tl.float32)
+from rankfold.kernels.gather_triton import load, place
 
 
 @triton.jit
-def _factor(index, row, live, stride, size, rank, R, fa, fr):
-    """Offsets and mask of ``U[(i // stride) mod size]``, (BLOCK, PR)."""
-    flat = tl.load(index + row, mask=live, other=0)
-    place = ((flat // stride) % size).to(tl.int32)
-    return place[:, None] * fa + rank[None, :] * fr, live[:, None] & (rank < R)[None, :]
+def _factor(at, live, rank, R, fa, fr):
+    """Offsets and mask of rows ``U[at]``, (BLOCK, PR)."""
+    return at[:, None] * fa + rank[None, :] * fr, live[:, None] & (rank < R)[None, :]
 
 
 @triton.jit
@@ -30,30 +24,35 @@ def product_forward(
     count, a_stride, a_size, b_stride, b_size, c_stride, c_size,
     R, J, fa, fr, sa, sr, ta, tr, wr, wj,
     BLOCK: tl.constexpr, PR: tl.constexpr, PJ: tl.constexpr, ORDER: tl.constexpr, BAGS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    WIDE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """``out[b] = a_b``, or with bags ``out[bag_b] += scale_b · a_b``."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     column = tl.program_id(1) * PJ + tl.arange(0, PJ)
     live = row < count
+    a_at = place(index, row, live, a_stride, a_size, WIDE)
+    if ORDER > 1:
+        b_at = place(index, row, live, b_stride, b_size, WIDE)
+    if ORDER > 2:
+        c_at = place(index, row, live, c_stride, c_size, WIDE)
     y = tl.zeros((BLOCK, PJ), tl.float32)
     for start in range(0, R, PR):
         rank = start + tl.arange(0, PR)
-        offset, mask = _factor(index, row, live, a_stride, a_size, rank, R, fa, fr)
-        v = _load(first, offset, mask)
+        offset, mask = _factor(a_at, live, rank, R, fa, fr)
+        v = load(first, offset, mask)
         if ORDER > 1:
-            offset, mask = _factor(index, row, live, b_stride, b_size, rank, R, sa, sr)
-            v *= _load(second, offset, mask)
+            offset, mask = _factor(b_at, live, rank, R, sa, sr)
+            v *= load(second, offset, mask)
         if ORDER > 2:
-            offset, mask = _factor(index, row, live, c_stride, c_size, rank, R, ta, tr)
-            v *= _load(third, offset, mask)
+            offset, mask = _factor(c_at, live, rank, R, ta, tr)
+            v *= load(third, offset, mask)
         offset = rank[:, None] * wr + column[None, :] * wj
-        w = _load(weight, offset, (rank < R)[:, None] & (column < J)[None, :])
+        w = load(weight, offset, (rank < R)[:, None] & (column < J)[None, :])
         # Y = V W: (BLOCK, PR) × (PR, PJ)
         y = tl.dot(v, w, y, input_precision=PRECISION)
     mask = live[:, None] & (column < J)[None, :]
     if BAGS:
-        target, factor = tl.load(bag + row, mask=live, other=0), _load(scale, row, live)
+        target, factor = tl.load(bag + row, mask=live, other=0), load(scale, row, live)
         offset = target.to(tl.int64)[:, None] * J + column[None, :]
         tl.atomic_add(out + offset, y * factor[:, None], mask=mask, sem="relaxed")
     else:
@@ -67,14 +66,14 @@ def product_backward(
     count, share, a_stride, a_size, b_stride, b_size, c_stride, c_size,
     R, J, fa, fr, sa, sr, ta, tr, wr, wj,
     BLOCK: tl.constexpr, PR: tl.constexpr, PJ: tl.constexpr, ORDER: tl.constexpr, BAGS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    WIDE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Gradients of factors and ``W``, added to float32 tensors in their strides, from ``share`` rows."""
     rank = tl.program_id(0) * PR + tl.arange(0, PR)
     column = tl.program_id(1) * PJ + tl.arange(0, PJ)
     w_offset = rank[:, None] * wr + column[None, :] * wj
     w_mask = (rank < R)[:, None] & (column < J)[None, :]
-    w = _load(weight, w_offset, w_mask)
+    w = load(weight, w_offset, w_mask)
     dw = tl.zeros((PR, PJ), tl.float32)
     begin = tl.program_id(2) * share
     end = tl.minimum(begin + share, count)
@@ -82,25 +81,28 @@ def product_backward(
         row = start + tl.arange(0, BLOCK)
         live = row < end
         if BAGS:
-            target, factor = tl.load(bag + row, mask=live, other=0), _load(scale, row, live)
+            target, factor = tl.load(bag + row, mask=live, other=0), load(scale, row, live)
         else:
             target = row
         offset = target.to(tl.int64)[:, None] * J + column[None, :]
-        dy = _load(grad, offset, live[:, None] & (column < J)[None, :])
+        dy = load(grad, offset, live[:, None] & (column < J)[None, :])
         if BAGS:
             dy *= factor[:, None]
         # dV = dY Wᵀ: (BLOCK, PJ) × (PJ, PR)
         dv = tl.dot(dy, tl.trans(w), input_precision=PRECISION)
-        a_offset, a_mask = _factor(index, row, live, a_stride, a_size, rank, R, fa, fr)
-        v = _load(first, a_offset, a_mask)
+        a_at = place(index, row, live, a_stride, a_size, WIDE)
+        a_offset, a_mask = _factor(a_at, live, rank, R, fa, fr)
+        v = load(first, a_offset, a_mask)
         if ORDER == 1:
             tl.atomic_add(d_first + a_offset, dv, mask=a_mask, sem="relaxed")
         if ORDER > 1:
-            b_offset, b_mask = _factor(index, row, live, b_stride, b_size, rank, R, sa, sr)
-            u = _load(second, b_offset, b_mask)
+            b_at = place(index, row, live, b_stride, b_size, WIDE)
+            b_offset, b_mask = _factor(b_at, live, rank, R, sa, sr)
+            u = load(second, b_offset, b_mask)
             if ORDER > 2:
-                c_offset, c_mask = _factor(index, row, live, c_stride, c_size, rank, R, ta, tr)
-                t = _load(third, c_offset, c_mask)
+                c_at = place(index, row, live, c_stride, c_size, WIDE)
+                c_offset, c_mask = _factor(c_at, live, rank, R, ta, tr)
+                t = load(third, c_offset, c_mask)
                 # the gradient of one factor is dV times the other two
                 tl.atomic_add(d_third + c_offset, dv * (v * u), mask=c_mask, sem="relaxed")
                 dv *= t
