@@ -61,7 +61,7 @@ def folder(tmp_path_factory):
         with (root / f"imdb-{half}.jsonl").open("w") as file:
             for n in range(size):
                 label = int(n >= size // 2)
-                words = [f"{half}{n}", *("the movie was".split() * (1 + n % 3)), "good" if label else "bad"]
+                words = [f"{half}{n}", *(["the", "movie", "was"] * (1 + n % 3)), "good" if label else "bad"]
                 if n == 0:
                     words = ["opening"] * 500 + words
                 file.write(json.dumps({"text": " ".join(words), "label": label}) + "\n")

@@ -13,6 +13,7 @@ from rankfold.bayesian_tensor import BayesianTensor
 from rankfold.config import TensorConfig
 from rankfold.layers.bags import pooled_rows
 from rankfold.layers.base import TensorizedLayer, like_dense, posterior_mean, real_device
+from rankfold.layers.row_checks import check_index, check_mode, positive_row, refuse_row_options
 
 # Standard deviation of torch.nn's default embeddings.
 _DEFAULT_STD = 1.0
@@ -286,63 +287,9 @@ class EmbeddingBag(_Table):
         return f"{super().extra_repr()}, mode={self.mode!r}"
 
 
-def positive_row(padding_idx: int | None, num_embeddings: int) -> int | None:
-    """A padding index as torch.nn reads it: negative ones count from the end."""
-    if padding_idx is None:
-        return None
-    if not -num_embeddings <= padding_idx < num_embeddings:
-        raise ValueError(
-            f"padding_idx must lie between {-num_embeddings} and {num_embeddings - 1} "
-            f"for {num_embeddings} embeddings, got {padding_idx}"
-        )
-    return padding_idx % num_embeddings
-
-
-def refuse_row_options(max_norm: float | None, scale_grad_by_freq: bool, sparse: bool) -> None:
-    """Refuse what torch.nn does to single rows of the weight or of its gradient."""
-    if max_norm is not None:
-        raise ValueError(
-            f"max_norm is not supported, got {max_norm}: rows share their factors, so one row cannot be rescaled "
-            f"alone; leave it None and, if needed, rescale the rows that come out"
-        )
-    if scale_grad_by_freq:
-        raise ValueError("scale_grad_by_freq=True is not supported: gradients belong to shared factors; leave it False")
-    if sparse:
-        raise ValueError("sparse=True is not supported: the factors are small, their gradients dense; leave it False")
-
-
-def check_mode(mode: str) -> Literal["sum", "mean"]:
-    """``mode`` if it is a supported one."""
-    match mode:
-        case "sum" | "mean":
-            return mode
-        case "max":
-            raise ValueError(
-                "mode='max' is not supported: bags are pooled linearly, as sums of rows; use 'sum' or 'mean', "
-                "or take an Embedding and the maximum of its output"
-            )
-    raise ValueError(f"mode must be 'sum' or 'mean', got {mode!r}")
-
-
 def looks_for_repeats(index: Tensor) -> bool:
     """Whether to compute the rows of repeated indices once: on a CPU, outside of compiled code.
 
     How many distinct ones there are, an accelerator would have to wait for.
     """
     return index.is_cpu and index.numel() > 0 and not torch.compiler.is_compiling()
-
-
-def check_index(index: Tensor, size: int) -> None:
-    """Raise if an index is not in [0, size); padded rows beyond ``size`` are not valid either.
-
-    On an accelerator, and in compiled code, the check runs on the device and does not wait for it.
-    """
-    if index.dtype not in (torch.int32, torch.int64):
-        raise TypeError(f"indices must be int32 or int64, got {index.dtype}")
-    valid = f"valid indices are 0 to {size - 1}"
-    if torch.compiler.is_compiling() or not index.is_cpu:
-        torch._assert_async(((index >= 0) & (index < size)).all(), f"an index is out of range: {valid}")
-    elif index.numel() > 0:
-        smallest, largest = (int(extreme) for extreme in index.aminmax())
-        if smallest < 0 or largest >= size:
-            raise IndexError(f"index {smallest if smallest < 0 else largest} is out of range: {valid}")

@@ -14,8 +14,8 @@ from torch.nn.utils import parametrize
 from rankfold.config import TensorConfig
 from rankfold.formats import TensorFormat
 from rankfold.layers import Conv1d, Conv2d, DenseTwin, Embedding, EmbeddingBag, Linear, Recurrent
-from rankfold.layers.embedding import check_mode, refuse_row_options
 from rankfold.layers.linear import is_transformers_conv1d
+from rankfold.layers.row_checks import check_mode, refuse_row_options
 
 _TWINS: tuple[tuple[type[nn.Module], type[DenseTwin]], ...] = (
     (nn.Linear, Linear),
