@@ -288,4 +288,5 @@ def _options(
         "PRECISION": input_precision or precision(tables[0].dtype),
         "num_warps": tiles.warps,
         "num_stages": 1,  # loops are short: nothing to fetch ahead
+        "enable_fp_fusion": True,  # said aloud, as its default is about to change
     }

@@ -28,7 +28,7 @@ def tiles_for(rank: int, columns: int, count: int, backward: bool) -> Tiles:
     if not backward:
         return Tiles(64, min(padded(rank, 16), 32), columns, 1, 4)
     ranks = min(padded(rank, 16), 32)
-    return Tiles(32, ranks, columns, max(1, min(64, count // 512)), 4)
+    return Tiles(32, ranks, columns, max(1, min(64, count // 512)), 8)
 
 
 @torch.library.custom_op("rankfold::product_rows", mutates_args=())
@@ -219,4 +219,5 @@ def _options(
         "PRECISION": input_precision or precision(tables[0].dtype),
         "num_warps": tiles.warps,
         "num_stages": 2,
+        "enable_fp_fusion": True,  # said aloud, as its default is about to change
     }
