@@ -36,9 +36,19 @@ def share(values: Tensor, rank: int) -> Tensor:
 
 
 def determination(model: nn.Module, optimizer: torch.optim.Optimizer) -> rf.RankDetermination:
-    # λ of a rank that the prior shrinks falls below this within the run
-    pruning = rf.Pruning(at=(0.6, 0.8, 1.0), checks=6, patience=1, rule=rf.VarianceRule(0.02))
+    pruning = rf.Pruning(at=(0.6, 0.8, 1.0), checks=15, patience=1, rule=rf.VarianceRule(1e-6))
     return rf.RankDetermination(model, optimizer, num_data=200, total_steps=STEPS, pruning=pruning)
+
+
+def starve(model: nn.Module, steps_done: int) -> None:
+    """A rank of the first layer dies just before ranks may be cut."""
+    tensor = rf.wrapping.unwrapped(model)[0].tensor
+    if steps_done in (0.6 * STEPS - 1, 0.8 * STEPS - 1):
+        tensor.variance[0] = 1e-9
+        with torch.no_grad():
+            for mean, log_std in zip(tensor.factors.mean, tensor.factors.log_std, strict=True):
+                mean[:, 0] = 0.0
+                log_std[:, 0] = -15.0
 
 
 def train(model: nn.Module, rank: int | None, same_noise: bool, wrapped: nn.Module | None = None) -> dict:
@@ -54,6 +64,7 @@ def train(model: nn.Module, rank: int | None, same_noise: bool, wrapped: nn.Modu
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
+        starve(model, step)
         if ranks.step():
             steps.append((step, [list(t.format.ranks) for t in ranks.tensors.values()]))
             rf.rewrap(wrapped)
@@ -125,6 +136,8 @@ def fsdp_gradients(rank: int) -> None:
         for one in (optimizer, alone):
             one.step()
             one.zero_grad()
+        starve(model, step)
+        starve(reference, step)
         cut, also_cut = ranks.step(), expected.step()
         assert (cut is None) == (also_cut is None)
     assert ranks.history
@@ -164,8 +177,10 @@ def accelerate_unchanged(rank: int) -> None:
                 accelerator.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
-        if accelerator.sync_gradients and ranks.step():
-            rf.rewrap(model)
+        if accelerator.sync_gradients:
+            starve(model, ranks.num_steps)
+            if ranks.step():
+                rf.rewrap(model)
     assert ranks.num_steps == STEPS
     assert ranks.history
     assert_same_everywhere(model)

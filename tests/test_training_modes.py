@@ -26,7 +26,7 @@ def make() -> tuple[nn.Module, torch.optim.Optimizer, rf.RankDetermination]:
 def batches() -> Iterator[tuple[Tensor, Tensor]]:
     while True:
         x = torch.randn(32, 12)
-        yield x, x[:, :3].argmax(1)
+        yield x, (x[:, 0] > 0).long()
 
 
 def starve(model: nn.Module, step: int) -> None:
