@@ -44,10 +44,8 @@ def pooled_rows(format: TensorFormat, factors: Factors, index: Tensor, pool: Cal
 
 def split(format: TensorFormat) -> tuple[list[int], list[int], list[int]]:
     """The factors with an input mode, those without any mode (a Tucker core), and those of the output side alone."""
-    own, core, late = [], [], []
-    for n, term in enumerate(format.subscripts):
-        if set(term) & set(format.input_letters):
-            own.append(n)
-        else:
-            (late if set(term) & set(format.output_letters) else core).append(n)
-    return own, core, late
+    inputs, outputs = set(format.input_letters), set(format.output_letters)
+    terms = list(enumerate(map(set, format.subscripts)))
+    own = [n for n, term in terms if term & inputs]
+    late = [n for n, term in terms if term & outputs and not term & inputs]
+    return own, [n for n, term in terms if not term & (inputs | outputs)], late
