@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import rankfold as rf
 
-EPOCHS = 10
+EPOCHS = 8
 
 
 def train(rank: int) -> nn.Module:

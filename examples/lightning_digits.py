@@ -39,7 +39,7 @@ def main() -> None:
     model = Digits()
     with tempfile.TemporaryDirectory() as folder:
         trainer = lightning.Trainer(
-            max_epochs=14,
+            max_epochs=10,
             accelerator="cpu",
             default_root_dir=folder,
             callbacks=[RankDeterminationCallback(kl_weight=0.5)],

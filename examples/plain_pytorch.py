@@ -7,7 +7,7 @@ from torch import nn
 
 import rankfold as rf
 
-EPOCHS, BATCH, ACCUMULATE = 16, 32, 2
+EPOCHS, BATCH, ACCUMULATE = 10, 32, 2
 
 
 def main() -> None:

@@ -45,7 +45,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             folder,
-            num_train_epochs=6,
+            num_train_epochs=4,
             per_device_train_batch_size=32,
             logging_steps=24,
             save_strategy="no",
