@@ -14,6 +14,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import rankfold as rf
+from rankfold.bench.allreduce import bytes_reduced
 from rankfold.distributed import agreed, average_gradients, replicate_, tensorized_parameters
 
 BATCH, STEPS = 8, 30
@@ -217,7 +218,18 @@ def rewrap_keeps_what_was_asked_for(rank: int) -> None:
     assert rf.rewrap(model) is model
 
 
-CHECKS = [fsdp_gradients, processes_that_disagree, rewrap_keeps_what_was_asked_for, accelerate_unchanged]
+def every_byte_is_counted(rank: int) -> None:
+    model = make_model()
+    assert bytes_reduced(model, torch.ones(2, 12)) == 4 * sum(p.numel() for p in model.parameters())
+
+
+CHECKS = [
+    fsdp_gradients,
+    processes_that_disagree,
+    rewrap_keeps_what_was_asked_for,
+    every_byte_is_counted,
+    accelerate_unchanged,
+]
 
 
 def everything(rank: int) -> dict:
