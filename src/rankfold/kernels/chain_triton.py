@@ -53,11 +53,11 @@ def _entries(row, own, start, JL, JM, JR, PJL: tl.constexpr, PJM: tl.constexpr, 
     return offset, own[:, None, None] & (first < JL) & (middle < JM) & (j < JR)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def chain_forward(
     index, order, left, middle, right, bag, scale, out,
     count, l_stride, l_size, m_stride, m_size, r_stride, r_size,
-    JL, R1, JM, R2, JR, la, lj, lr, ma, mq, mj, mr, ra, rq, rj,
+    JL: tl.constexpr, R1, JM: tl.constexpr, R2, JR: tl.constexpr, la, lj, lr, ma, mq, mj, mr, ra, rq, rj,
     BLOCK: tl.constexpr, PJL: tl.constexpr, PR1: tl.constexpr, PJM: tl.constexpr, PR2: tl.constexpr,
     PJR: tl.constexpr, RIGHT: tl.constexpr, BAGS: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -97,11 +97,11 @@ def chain_forward(
         group = tl.min(tl.where(live & (m > group), m, _END), axis=0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def chain_backward(
     index, order, left, middle, right, bag, scale, grad, d_left, d_middle, d_right,
     count, l_stride, l_size, m_stride, m_size, r_stride, r_size,
-    JL, R1, JM, R2, JR, la, lj, lr, ma, mq, mj, mr, ra, rq, rj,
+    JL: tl.constexpr, R1, JM: tl.constexpr, R2, JR: tl.constexpr, la, lj, lr, ma, mq, mj, mr, ra, rq, rj,
     BLOCK: tl.constexpr, PJL: tl.constexpr, PR1: tl.constexpr, PJM: tl.constexpr, PR2: tl.constexpr,
     PJR: tl.constexpr, RIGHT: tl.constexpr, BAGS: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip

@@ -18,11 +18,11 @@ def _factor(at, live, rank, R, fa, fr):
     return at[:, None] * fa + rank[None, :] * fr, live[:, None] & (rank < R)[None, :]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def product_forward(
     index, first, second, third, weight, bag, scale, out,
     count, a_stride, a_size, b_stride, b_size, c_stride, c_size,
-    R, J, fa, fr, sa, sr, ta, tr, wr, wj,
+    R, J: tl.constexpr, fa, fr, sa, sr, ta, tr, wr, wj,
     BLOCK: tl.constexpr, PR: tl.constexpr, PJ: tl.constexpr, ORDER: tl.constexpr, BAGS: tl.constexpr,
     WIDE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -60,11 +60,11 @@ def product_forward(
         tl.store(out + offset, y.to(out.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "share"])
 def product_backward(
     index, first, second, third, weight, bag, scale, grad, d_first, d_second, d_third, d_weight,
     count, share, a_stride, a_size, b_stride, b_size, c_stride, c_size,
-    R, J, fa, fr, sa, sr, ta, tr, wr, wj,
+    R, J: tl.constexpr, fa, fr, sa, sr, ta, tr, wr, wj,
     BLOCK: tl.constexpr, PR: tl.constexpr, PJ: tl.constexpr, ORDER: tl.constexpr, BAGS: tl.constexpr,
     WIDE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
