@@ -1,0 +1,62 @@
+"""DLRM on made-up clicks at full size, where the best AUC and the true ranks are known."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from rankfold.data.criteo_synthetic import Clicks, PlantedClicks
+from rankfold.experiments import clicks
+from rankfold.experiments.dlrm import FOLDINGS, MODES, network, table_name
+from rankfold.experiments.spec import Split
+from rankfold.experiments.task import Data, Examples, Planted, Task
+
+NUM_TRAIN, NUM_EVALUATION = 2_000_000, 300_000
+TRUE_RANK = 4
+_SEED = 0
+# Numbers of the chunks that each part starts with; they never meet.
+_FIRST_CHUNKS = {"train": 1, "validation": 1_000_000, "test": 2_000_000}
+
+
+@lru_cache(maxsize=1)
+def planted_clicks() -> PlantedClicks:
+    """The planted model, the same for all formats and all seeds of a run."""
+    return PlantedClicks(_SEED, MODES, rank=TRUE_RANK)
+
+
+def load(split: Split, device: torch.device, folder: Path | None = None, verify: bool = True) -> Data:
+    """Made-up rows on the device; no files are read."""
+    train = planted_clicks().rows(NUM_TRAIN, _FIRST_CHUNKS["train"])
+    evaluation = planted_clicks().rows(NUM_EVALUATION, _FIRST_CHUNKS[split])
+    share = float(train.labels.mean())
+    planted = Planted(
+        ranks={table_name(n): [TRUE_RANK] for n in MODES},
+        accuracy=float(((evaluation.probabilities > 0.5) == evaluation.labels).mean()),
+        label_shares=[1.0 - share, share],
+    )
+    return Data(_examples(train, device), _examples(evaluation, device), planted=planted)
+
+
+def _examples(rows: Clicks, device: torch.device) -> Examples:
+    numbers, categories, labels = (
+        torch.from_numpy(array).to(device) for array in (rows.numbers, rows.categories, rows.labels)
+    )
+    return Examples((numbers, categories), labels)
+
+
+def evaluate(model: nn.Module, data: Data, seed: int) -> dict[str, Any]:
+    """Scores of the model, and beside them those of the planted model, which none can beat but by luck."""
+    numbers, categories = (x.cpu().numpy() for x in data.evaluation.inputs)
+    best = torch.from_numpy(np.asarray(planted_clicks().probabilities(numbers, categories)))
+    return {
+        **clicks.evaluate(model, data, seed),
+        "planted": clicks.click_scores(best, data.evaluation.labels.cpu()),
+    }
+
+
+TASK = Task(network, FOLDINGS, load, loss=clicks.click_loss, evaluate=evaluate)
