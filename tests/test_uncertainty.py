@@ -164,7 +164,7 @@ def test_batches_are_put_together_in_order():
 
 @pytest.mark.parametrize("samples", [1, 3])
 def test_a_point_posterior_leaves_no_mutual_information(samples):
-    found = predictive_statistics(network("map"), torch.randn(1000, 8), samples, batch_size=400)
+    found = predictive_statistics(network("map"), torch.randn(1000, 8), samples=samples, batch_size=400)
     assert torch.allclose(found.mutual_information, torch.zeros(1000, dtype=torch.float64), atol=1e-12)
     assert (found.mutual_information >= 0).all()  # with three samples rounding alone would give negative ones
 

@@ -133,14 +133,14 @@ def entropy(probabilities: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def predictive_statistics(model: nn.Module, x: Tensor, samples: int = 32, batch_size: int = 1000) -> Predictions:
+def predictive_statistics(model: nn.Module, *inputs: Tensor, samples: int = 32, batch_size: int = 1000) -> Predictions:
     """Average the class probabilities of a model over its posterior, and measure their uncertainty.
 
     All but the posterior's samples is in eval mode. Of the samples only sums are kept.
 
     Args:
         model: gives logits (B, C) for a batch (B, \\*).
-        x: all examples (N, \\*), on the model's device.
+        inputs: what the model takes of all examples, (N, \\*) each, on the model's device.
         samples: draws per example; 0 means the posterior mean, whose mutual information is 0.
         batch_size: examples in one forward.
 
@@ -159,14 +159,17 @@ def predictive_statistics(model: nn.Module, x: Tensor, samples: int = 32, batch_
         raise ValueError(f"batch_size must be a positive integer, got {batch_size!r}")
     mode = sampled if samples else posterior_mean
     with mode(model):
-        parts = [_average(model, batch, max(samples, 1)) for batch in x.split(batch_size)]
+        parts = [
+            _average(model, batch, max(samples, 1))
+            for batch in zip(*(x.split(batch_size) for x in inputs), strict=True)
+        ]
     probabilities, mean_entropy = (torch.cat(part) for part in zip(*parts, strict=True))
     total = entropy(probabilities)
     # I(y; Φ) = H(E p) − E H(p), which rounding may put just below 0
     return Predictions(probabilities, total, (total - mean_entropy).clamp(min=0.0))
 
 
-def _average(model: nn.Module, batch: Tensor, samples: int) -> tuple[Tensor, Tensor]:
+def _average(model: nn.Module, batch: tuple[Tensor, ...], samples: int) -> tuple[Tensor, Tensor]:
     """``E p`` (B, C) and ``E H(p)`` (B,) over samples, one at a time."""
     probabilities = _probabilities(model, batch)
     entropies = entropy(probabilities)
@@ -177,8 +180,8 @@ def _average(model: nn.Module, batch: Tensor, samples: int) -> tuple[Tensor, Ten
     return probabilities / samples, entropies / samples
 
 
-def _probabilities(model: nn.Module, batch: Tensor) -> Tensor:
-    logits = model(batch)
+def _probabilities(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+    logits = model(*batch)
     if not isinstance(logits, Tensor) or logits.dim() != 2:
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise TypeError(f"the model must return logits of shape (B, C), got {found}; wrap it in one that does")

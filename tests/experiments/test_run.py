@@ -88,7 +88,7 @@ def test_the_model_that_is_left_gives_the_accuracy_that_is_reported(places, data
     model = rf.tensorize_(classifier(), None, overrides=TASK.tensor_configs(Spec(**result["spec"]), "bayes"))
     rf.load(model, places.runs / "tiny" / "ttm-ard-lu-seed0" / "model").eval()
     test = load_data("test", CPU, data_folder, verify=False).evaluation
-    accuracy = (model(test.images).argmax(1) == test.labels).double().mean()
+    accuracy = (model(test.inputs[0]).argmax(1) == test.labels).double().mean()
     assert float(accuracy) == result["metrics"]["posterior_mean"]["accuracy"]
 
 
@@ -118,7 +118,7 @@ def test_a_run_that_is_stopped_while_it_is_evaluated_does_not_train_again(places
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("rankfold.experiments.run.evaluate", stop)
+        patch.setattr("rankfold.experiments.mnist.classification", stop)
         with pytest.raises(KeyboardInterrupt):
             perform(run, places, CPU)
     seen = []
@@ -132,10 +132,10 @@ def test_the_validation_split_never_looks_at_the_test_images(places, data_folder
     whole = load_data("test", CPU, data_folder, verify=False)
     part = load_data("validation", CPU, data_folder, verify=False)
     assert len(part.evaluation) == NUM_TRAIN // 12
-    together = torch.cat([part.train.images, part.evaluation.images])
-    assert sorted(together.sum(1).tolist()) == sorted(whole.train.images.sum(1).tolist())
+    together = torch.cat([part.train.inputs[0], part.evaluation.inputs[0]])
+    assert sorted(together.sum(1).tolist()) == sorted(whole.train.inputs[0].sum(1).tolist())
     again = load_data("validation", CPU, data_folder, verify=False)
-    assert torch.equal(part.evaluation.images, again.evaluation.images)
+    assert torch.equal(part.evaluation.inputs[0], again.evaluation.inputs[0])
     plan, _ = reproduce(places, "cp-fr", validation=True)
     assert plan.failures == {}
     assert not (places.results / "tiny").exists()
@@ -146,7 +146,7 @@ def test_the_validation_split_never_looks_at_the_test_images(places, data_folder
 
 def test_oracle_ranks_that_are_missing_are_asked_for(places):
     request = Request("tiny", ["cp-tc-or"], seeds=1)
-    run = request.run("cp-tc-or", read_rows(places.experiments / "tiny")["cp-tc-or"], 0)
+    run = request.run("cp-tc-or", read_rows(places.experiments / "tiny")["cp-tc-or"], 0, "mnist")
     with pytest.raises(FileNotFoundError, match="rankfold reproduce tiny cp-ard-lu"):
         perform(run, places, CPU)
     data = load_data("test", CPU, places.data, verify=False)

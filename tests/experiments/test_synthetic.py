@@ -50,8 +50,8 @@ def test_labels_are_balanced_nearly_certain_and_the_seeds_own(name, data):
     other = plant(data, Spec("ard", name, seed=4))
     assert torch.equal(first.train.labels, again.train.labels)
     assert not torch.equal(first.train.labels, other.train.labels)
-    assert first.train.images.mean(0).abs().max() < 1e-5
-    torch.testing.assert_close(first.train.images + data.train.images.mean(0), data.train.images)
+    assert first.train.inputs[0].mean(0).abs().max() < 1e-5
+    torch.testing.assert_close(first.train.inputs[0] + data.train.inputs[0].mean(0), data.train.inputs[0])
     shares = first.train.labels.bincount(minlength=10) / len(first.train)
     assert first.planted.label_shares == pytest.approx(shares.tolist())
     assert min(first.planted.label_shares) > 0.01

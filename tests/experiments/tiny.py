@@ -35,6 +35,7 @@ def write_table(experiments: Path, formats=("cp", "tucker", "tt", "ttm")) -> Pat
     """A table called ``tiny`` with every method in every format."""
     folder = experiments / "tiny"
     folder.mkdir(parents=True)
+    (folder / "defaults.toml").write_text('task = "mnist"\n')
     (folder / "dense.toml").write_text('method = "dense"\nepochs = 2\nbatch_size = 64\nlr = 0.01\n')
     for name in formats:
         rows = {

@@ -13,8 +13,8 @@ from rich.live import Live
 
 from rankfold.cli.reproduce_screen import Board, final_lines
 from rankfold.data.errors import DamagedData, MissingData
-from rankfold.data.mnist import MNIST
 from rankfold.experiments.planning import Request, Schedule, schedule
+from rankfold.experiments.registry import task_named
 from rankfold.experiments.results import Places
 from rankfold.experiments.runner import execute
 
@@ -33,7 +33,7 @@ def reproduce(
     data: Annotated[Path | None, typer.Option(help="Folder of the data sets; RANKFOLD_DATA or ./data if none.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few epochs: the trend, on a CPU, in minutes.")] = False,
     validation: Annotated[
-        bool, typer.Option("--validation", help="Train on 55,000 images and look at 5,000 others, not at the test set.")
+        bool, typer.Option("--validation", help="Hold training examples back and look at those, not at the test set.")
     ] = False,
     experiments: Annotated[Path, typer.Option(help="Folder of the tables.")] = _DEFAULT.experiments,
     results: Annotated[Path, typer.Option(help="Folder for the result files.")] = _DEFAULT.results,
@@ -72,7 +72,9 @@ def _schedule(request: Request, places: Places) -> Schedule:
         plan = schedule(request, places)
         if plan.waiting:  # what would stop every run is found before the first
             import_module("torchmetrics")
-            MNIST.find(places.data)
+            task = task_named(plan.waiting[0].task_name)
+            if task.find is not None:
+                task.find(places.data)
     except (ValueError, FileNotFoundError, MissingData, DamagedData) as error:
         raise typer.BadParameter(str(error)) from error
     return plan

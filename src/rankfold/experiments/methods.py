@@ -56,12 +56,19 @@ class Workshop:
 
     @property
     def device(self) -> torch.device:
-        return self.data.train.images.device
+        return self.data.train.device
 
     def train(self, model: nn.Module, spec: Spec, *, epochs: int, stage: str) -> list[Epoch]:
         """Train a model in place."""
         training = Training(
-            model.to(self.device), self.data.train, spec, epochs=epochs, stage=stage, folder=self.folder / stage
+            model.to(self.device),
+            self.data.train,
+            spec,
+            epochs=epochs,
+            stage=stage,
+            folder=self.folder / stage,
+            loss=self.task.loss,
+            augment=self.task.augment,
         )
         return training.run(self.progress)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rankfold.data.errors import MissingData
-from rankfold.data.mnist import Images, load_fashion_mnist_test, load_mnist
+from rankfold.data.mnist import MNIST, Images, load_fashion_mnist_test, load_mnist
+from rankfold.experiments.evaluation import classification, hard_example
 from rankfold.experiments.spec import FormatName, Split
 from rankfold.experiments.task import Data, Examples, Folding, Task
 
@@ -42,17 +44,14 @@ def classifier() -> nn.Sequential:
     )
 
 
-TASK = Task(classifier, FOLDINGS)
-
-
 # Data -------------------------------------------------------------------------------------------------
 
 
-def load_data(split: Split, device: torch.device, folder: Path | None = None, *, verify: bool = True) -> Data:
+def load_data(split: Split, device: torch.device, folder: Path | None = None, verify: bool = True) -> Data:
     """MNIST on the device, and Fashion-MNIST if it is there."""
     images = load_mnist(folder, verify=verify)
     try:
-        unfamiliar = _pixels(load_fashion_mnist_test(folder, verify=verify)[0], device)
+        unfamiliar = (_pixels(load_fashion_mnist_test(folder, verify=verify)[0], device),)
     except MissingData:
         unfamiliar = None
     train, evaluation = _split(images, split)
@@ -69,7 +68,7 @@ def _split(images: Images, split: Split) -> tuple[tuple[Tensor, Tensor], tuple[T
 
 
 def _examples(images: Tensor, labels: Tensor, device: torch.device) -> Examples:
-    return Examples(_pixels(images, device), labels.to(device))
+    return Examples((_pixels(images, device),), labels.to(device))
 
 
 def _pixels(images: Tensor, device: torch.device) -> Tensor:
@@ -78,7 +77,19 @@ def _pixels(images: Tensor, device: torch.device) -> Tensor:
     return (brightness - _PIXEL_MEAN) / _PIXEL_STD
 
 
+def evaluate(model: nn.Module, data: Data, seed: int) -> dict[str, Any]:
+    """Scores, and the digit about which samples of the weights disagree most, with its picture."""
+    metrics = classification(model, data, seed)
+    if "monte_carlo" in metrics:
+        hard = hard_example(model, data.evaluation)
+        metrics["hard_image"] = {**hard, "pixels": brightness(data.evaluation.inputs[0][hard["index"]])}
+    return metrics
+
+
 def brightness(pixels: Tensor) -> list[int]:
     """The bytes 0 to 255 of one standardised image (784,)."""
     values: list[int] = (255.0 * (pixels * _PIXEL_STD + _PIXEL_MEAN)).round().int().tolist()
     return values
+
+
+TASK = Task(classifier, FOLDINGS, load_data, evaluate=evaluate, find=MNIST.find)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import final
 
 from rankfold.experiments.results import DamagedResult, Places, Run, result_of
-from rankfold.experiments.spec import Spec, read_rows
+from rankfold.experiments.spec import Spec, read_rows, task_name
 
 
 @final
@@ -35,9 +35,9 @@ class Request:
         variant = [name for name, wanted in (("quick", self.quick), ("validation", self.validation)) if wanted]
         return places.apart(*variant) if variant else places
 
-    def run(self, row: str, spec: Spec, seed: int) -> Run:
+    def run(self, row: str, spec: Spec, seed: int, task: str | None = None) -> Run:
         spec = replace(spec.quick() if self.quick else spec, seed=seed)
-        return Run(self.table, row, replace(spec, split="validation") if self.validation else spec)
+        return Run(self.table, row, replace(spec, split="validation") if self.validation else spec, task)
 
 
 @final
@@ -89,7 +89,8 @@ def schedule(request: Request, places: Places) -> Schedule:
     folder = places.experiments / request.table
     rows = read_rows(folder)
     wanted = _with_needs(_checked_rows(request, rows, folder), rows)
-    runs = [request.run(row, rows[row], seed) for row in wanted for seed in range(request.seeds)]
+    task = task_name(folder)
+    runs = [request.run(row, rows[row], seed, task) for row in wanted for seed in range(request.seeds)]
     needs = {run.name: [f"{row}-seed{run.spec.seed}" for row in needed_rows(run.row, rows)] for run in runs}
     plan = Schedule([], needs)
     for run in runs:

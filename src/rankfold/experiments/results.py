@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, final
 
@@ -45,11 +45,17 @@ class Places:
 @final
 @dataclass(frozen=True)
 class Run:
-    """One row of a table with one seed."""
+    """One row of a table with one seed, and the task that the table is about."""
 
     table: str
     row: str
     spec: Spec
+    task: str | None = None
+
+    @property
+    def task_name(self) -> str:
+        """That of the table, if no other is given."""
+        return self.task or self.table
 
     @property
     def name(self) -> str:
@@ -89,7 +95,7 @@ def result_of(run: Run, places: Places) -> dict[str, Any] | None:
         return None
     result = read_result(file)
     wanted = json.loads(json.dumps(run.spec.as_dict()))
-    found = result["spec"]
+    found = {**_DEFAULTS, **result["spec"]}  # a setting that is newer than the result had its default then
     if found != wanted:
         keys = sorted(key for key in {*found, *wanted} if found.get(key) != wanted.get(key))
         changes = ", ".join(f"{key} {found.get(key)!r} instead of {wanted.get(key)!r}" for key in keys)
@@ -97,6 +103,7 @@ def result_of(run: Run, places: Places) -> dict[str, Any] | None:
     return result
 
 
+_DEFAULTS = {f.name: f.default for f in fields(Spec) if f.default is not MISSING}
 _REMEDY = "move it away, and `rankfold reproduce` will run it again"
 
 

@@ -9,30 +9,29 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from rankfold.accounting import accounting
+from rankfold.architecture import Architecture
 from rankfold.bayesian_tensor import tensors_of
 from rankfold.checkpoint import save
-from rankfold.experiments import mnist, synthetic
-from rankfold.experiments.evaluation import evaluate
+from rankfold.experiments.evaluation import classification
 from rankfold.experiments.methods import Ranks, Trained, Workshop, train
-from rankfold.experiments.mnist import load_data
 from rankfold.experiments.provenance import peak_memory, provenance, start_measuring_memory
+from rankfold.experiments.registry import task_named
 from rankfold.experiments.results import Places, Run, read_result, write_result
-from rankfold.experiments.spec import Spec
-from rankfold.experiments.task import Data, Task
+from rankfold.experiments.spec import Spec, Split
+from rankfold.experiments.task import Data
 from rankfold.experiments.training import Epoch, current_ranks
 
-_load_once = lru_cache(maxsize=1)(load_data)
 
-
-def task_of(table: str) -> Task:
-    """The task of a table: planted ranks for ``synthetic``, MNIST as it is for all others."""
-    return synthetic.TASK if table == "synthetic" else mnist.TASK
+@lru_cache(maxsize=1)
+def _load_once(task: str, split: Split, device: torch.device, folder: Path | None, verify: bool) -> Data:
+    return task_named(task).load(split, device, folder, verify)
 
 
 def perform(
@@ -41,15 +40,17 @@ def perform(
     """Train, evaluate and write the result, which is also returned; the model is left in the run's folder."""
     start_measuring_memory(device)
     oracle = oracle_ranks(run, places)
-    task = task_of(run.table)
-    data = task.prepare(_load_once(run.spec.split, device, places.data, verify=places.verify), run.spec)
+    task = task_named(run.task_name)
+    data = task.prepare(_load_once(run.task_name, run.spec.split, device, places.data, places.verify), run.spec)
     folder = run.folder(places)
     workshop = Workshop(task, data, folder, places.runs / run.table / "shared", progress)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         trained = train(run.spec, workshop, oracle)
     start = time.perf_counter()
-    metrics = evaluate(trained.model, data, run.spec.seed)
+    if task.settle is not None:
+        task.settle(trained.model, data)
+    metrics = (task.evaluate or classification)(trained.model, data, run.spec.seed)
     result = {
         "table": run.table,
         "row": run.row,
@@ -65,6 +66,7 @@ def perform(
         "history": [asdict(epoch) for epoch in trained.history],
     }
     save(trained.model, folder / "model")
+    Architecture.of(task.network, data.train.inputs).write(folder / "model")
     write_result(run.file(places), result)
     for stage in {epoch.stage for epoch in trained.history}:
         shutil.rmtree(folder / stage, ignore_errors=True)
@@ -104,7 +106,7 @@ def _about_data(data: Data, places: Places) -> dict[str, Any]:
     return {
         "num_train": len(data.train),
         "num_evaluation": len(data.evaluation),
-        "num_unfamiliar": 0 if data.unfamiliar is None else len(data.unfamiliar),
+        "num_unfamiliar": 0 if data.unfamiliar is None else len(data.unfamiliar[0]),
         "verified": places.verify,
         "planted": None if data.planted is None else asdict(data.planted),
     }

@@ -21,6 +21,8 @@ Split = Literal["test", "validation"]
 
 # These stand beside the rows: the numbers of the paper, and what we want to reach.
 PAPER_FILE, TARGETS_FILE = "paper.toml", "targets.toml"
+# What all rows of a table share: settings, and the task if it is not named like the table.
+DEFAULTS_FILE = "defaults.toml"
 _GIVEN_BY_THE_COMMAND = {"seed": "--seeds", "split": "--validation"}
 
 
@@ -146,8 +148,13 @@ _RULES: dict[str, _Rule] = {
 
 
 def read_spec(file: Path) -> Spec:
-    """The settings in a TOML file; anything wrong is named with the file, the key and what was expected."""
-    table = read_toml(file)
+    """The settings in a TOML file, over those that its table shares.
+
+    Anything wrong is named with the file, the key and what was expected.
+    """
+    row = read_toml(file)
+    shared = read_defaults(file.parent)
+    table = {**{key: value for key, value in shared.items() if key != "task"}, **row}
     known = [field.name for field in fields(Spec) if field.name not in _GIVEN_BY_THE_COMMAND]
     for key in table:
         if key in _GIVEN_BY_THE_COMMAND:
@@ -162,13 +169,24 @@ def read_spec(file: Path) -> Spec:
         raise ValueError(f"{file}: {error}") from error
 
 
+def read_defaults(folder: Path) -> dict[str, Any]:
+    """What the rows of a table share."""
+    file = folder / DEFAULTS_FILE
+    return read_toml(file) if file.exists() else {}
+
+
+def task_name(folder: Path) -> str:
+    """The task of a table: that of its name, unless its defaults say otherwise."""
+    return str(read_defaults(folder).get("task", folder.name))
+
+
 def read_rows(folder: Path) -> dict[str, Spec]:
     """All rows of a table by name: every TOML file of its folder that is a spec."""
     if not folder.is_dir():
         tables = sorted(path.name for path in folder.parent.glob("*/")) if folder.parent.is_dir() else []
         known = f"the tables there are {', '.join(tables)}" if tables else f"{folder.parent} holds no tables"
         raise FileNotFoundError(f"no experiments in {folder}: {known}; another place is given by --experiments")
-    beside = (PAPER_FILE, TARGETS_FILE)
+    beside = (PAPER_FILE, TARGETS_FILE, DEFAULTS_FILE)
     rows = {file.stem: read_spec(file) for file in sorted(folder.glob("*.toml")) if file.name not in beside}
     for name, spec in rows.items():
         if spec.oracle is not None and (spec.oracle not in rows or rows[spec.oracle].method != "ard"):

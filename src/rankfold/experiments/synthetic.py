@@ -15,7 +15,8 @@ from collections import OrderedDict
 import torch
 from torch import Generator, Tensor, nn
 
-from rankfold.experiments.mnist import NUM_CLASSES, NUM_PIXELS
+from rankfold.data.mnist import MNIST
+from rankfold.experiments.mnist import NUM_CLASSES, NUM_PIXELS, load_data
 from rankfold.experiments.spec import FormatName, Spec
 from rankfold.experiments.task import CONFIGS, Data, Examples, Folding, Planted, Task
 
@@ -49,7 +50,7 @@ def plant(data: Data, spec: Spec) -> Data:
     if spec.format is None or spec.method not in ("ard", "fr"):
         raise ValueError(f"method must be 'ard' or 'fr' in the synthetic study, got {spec.method!r}")
     generator = Generator().manual_seed(_PLANTING_SEED + spec.seed)
-    images, evaluation_images = centered(data.train.images.cpu(), data.evaluation.images.cpu())
+    images, evaluation_images = centered(data.train.inputs[0].cpu(), data.evaluation.inputs[0].cpu())
     ranks, matrix = planted_matrix(spec.format, generator)
     matrix = matrix * _scales(images @ matrix, spec.format)
     logits, evaluation_logits = images @ matrix, evaluation_images @ matrix
@@ -59,10 +60,10 @@ def plant(data: Data, spec: Spec) -> Data:
         accuracy=float((evaluation_logits.argmax(1) == evaluation_labels).double().mean()),
         label_shares=(labels.bincount(minlength=NUM_CLASSES) / len(labels)).tolist(),
     )
-    device = data.train.images.device
-    train = Examples(images.to(device), labels.to(device))
-    evaluation = Examples(evaluation_images.to(device), evaluation_labels.to(device))
-    return Data(train, evaluation, unfamiliar=None, planted=planted)
+    device = data.train.device
+    train = Examples((images.to(device),), labels.to(device))
+    evaluation = Examples((evaluation_images.to(device),), evaluation_labels.to(device))
+    return Data(train, evaluation, planted=planted)
 
 
 def planted_matrix(format: FormatName, generator: Generator) -> tuple[tuple[int, ...], Tensor]:
@@ -99,4 +100,4 @@ def _draw(logits: Tensor, generator: Generator) -> Tensor:
     return torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
 
 
-TASK = Task(classifier, FOLDINGS, plant)
+TASK = Task(classifier, FOLDINGS, load_data, prepare=plant, find=MNIST.find)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from pathlib import Path
+from typing import Any, final
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rankfold.config import CP, TT, TTM, Inference, TensorConfig, Tucker
-from rankfold.experiments.spec import FormatName, Spec
+from rankfold.experiments.spec import FormatName, Spec, Split
 from rankfold.priors import HalfCauchy, LogUniform
 
 _Dims = tuple[int, ...]
@@ -34,39 +37,56 @@ class Planted:
 
 @dataclass(frozen=True)
 class Examples:
-    """Images (N, 784), standardised, and labels (N,), all on one device."""
+    """What a network takes, one tensor (N, …) per argument, and labels (N,), all on one device."""
 
-    images: Tensor
+    inputs: tuple[Tensor, ...]
     labels: Tensor
 
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def device(self) -> torch.device:
+        return self.labels.device
+
+    def batch(self, index: Tensor) -> tuple[Tensor, ...]:
+        """The inputs of the examples ``index`` (B,)."""
+        return tuple(values[index] for values in self.inputs)
+
 
 @dataclass(frozen=True)
 class Data:
-    """What to train on, what to look at, and images of something else, if there are any.
+    """What to train on, what to look at, and inputs of another kind, if there are any.
 
     ``planted`` is what made the labels, where a model did.
     """
 
     train: Examples
     evaluation: Examples
-    unfamiliar: Tensor | None
+    unfamiliar: tuple[Tensor, ...] | None = None
     planted: Planted | None = None
 
 
 @dataclass(frozen=True)
 class Folding:
-    """The rank a format starts from, and the modes (inputs, outputs) of every layer by its name."""
+    """The rank a format starts from, for all layers or each by name, and the modes (inputs, outputs) of every layer."""
 
-    max_rank: int
+    max_rank: int | Mapping[str, int | _Dims]
     layers: Mapping[str, tuple[_Dims, _Dims]]
+
+    def rank_of(self, layer: str) -> int | _Dims:
+        return self.max_rank if isinstance(self.max_rank, int) else self.max_rank[layer]
 
 
 def keep_labels(data: Data, spec: Spec) -> Data:
-    """The images with the labels they came with."""
+    """The examples with the labels they came with."""
     return data
+
+
+def num_right(outputs: Tensor, labels: Tensor) -> Tensor:
+    """How many outputs agree with their labels: the largest of several logits, or the sign of a single one."""
+    guesses = outputs > 0 if outputs.dim() == 1 else outputs.argmax(1)
+    return (guesses == labels).sum()
 
 
 @final
@@ -77,12 +97,24 @@ class Task:
     Args:
         network: makes the dense network.
         foldings: of its layers, format by format.
-        prepare: makes a run's own data of MNIST.
+        load: reads the data for a split onto a device, from a folder, with checksums if asked to.
+        loss: mean NLL in nats of outputs, given labels.
+        evaluate: scores of a trained model, with a seed for what is drawn; those of a classifier if left out.
+        augment: makes a batch's inputs of its examples, on the device.
+        settle: brings a trained model in order before it is evaluated, such as its batch norms.
+        prepare: makes a run's own data of what was loaded.
+        find: raises an error if the data are not in the folder.
     """
 
     network: Callable[[], nn.Module]
     foldings: Mapping[FormatName, Folding]
+    load: Callable[[Split, torch.device, Path | None, bool], Data]
+    loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy
+    evaluate: Callable[[nn.Module, Data, int], dict[str, Any]] | None = None
+    augment: Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]] | None = None
+    settle: Callable[[nn.Module, Data], None] | None = None
     prepare: Callable[[Data, Spec], Data] = keep_labels
+    find: Callable[[Path | None], object] | None = None
 
     def tensor_configs(
         self, spec: Spec, inference: Inference, ranks: Mapping[str, Sequence[int]] | None = None
@@ -93,7 +125,7 @@ class Task:
         prior = HalfCauchy() if spec.prior == "half-cauchy" else LogUniform()
         return {
             name: CONFIGS[spec.format](
-                tuple(ranks[name]) if ranks is not None else spec.max_rank or folding.max_rank,
+                tuple(ranks[name]) if ranks is not None else spec.max_rank or folding.rank_of(name),
                 in_dims=in_dims,
                 out_dims=out_dims,
                 prior=prior,

@@ -23,7 +23,7 @@ from rankfold.bayesian_tensor import tensors_of
 from rankfold.capture import CapturedStep
 from rankfold.experiments.checkpoints import read_checkpoint, write_checkpoint
 from rankfold.experiments.spec import Spec
-from rankfold.experiments.task import Examples
+from rankfold.experiments.task import Examples, num_right
 from rankfold.parameters import param_groups
 from rankfold.rank_determination import RankDetermination
 
@@ -89,6 +89,8 @@ class Training:
         epochs: how many there will be in all.
         stage: what to call them.
         folder: for checkpoints. That of the last epoch stays, until the caller has what it needs.
+        loss: mean NLL in nats of outputs, given labels.
+        augment: makes a batch's inputs of its examples.
 
     Attributes:
         history: every finished epoch.
@@ -96,7 +98,16 @@ class Training:
     """
 
     def __init__(
-        self, model: nn.Module, examples: Examples, spec: Spec, *, epochs: int, stage: str, folder: Path
+        self,
+        model: nn.Module,
+        examples: Examples,
+        spec: Spec,
+        *,
+        epochs: int,
+        stage: str,
+        folder: Path,
+        loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
+        augment: Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]] | None = None,
     ) -> None:
         self.model = model.train()
         self.examples = examples
@@ -104,16 +115,20 @@ class Training:
         self.epochs = epochs
         self.stage = stage
         self.folder = folder
+        self.loss = loss
+        self.augment = augment
         self.history: list[Epoch] = []
         self.steps_per_epoch = len(examples) // spec.batch_size
         if self.steps_per_epoch == 0:
-            raise ValueError(f"batch_size must be at most the number of images, {len(examples)}, got {spec.batch_size}")
+            raise ValueError(
+                f"batch_size must be at most the number of examples, {len(examples)}, got {spec.batch_size}"
+            )
         self.total_steps = epochs * self.steps_per_epoch
-        self._sums = torch.zeros(2, device=examples.images.device)  # of NLL and of right answers
+        self._sums = torch.zeros(2, device=examples.device)  # of NLL and of right answers
         self._steps_done = 0
         self._lr_factor = 1.0
         state = read_checkpoint(folder, model, self._settings)
-        self.optimizer = _adam(model, spec, examples.images.device)
+        self.optimizer = _adam(model, spec, examples.device)
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
         self._full_rates = [float(rate) for rate in self._rates]
         self.ranks = self._rank_determination()
@@ -158,20 +173,19 @@ class Training:
 
     def _step(self, batch: Tensor) -> Tensor:
         """One training step on the examples ``batch`` (B,); all of it on the device."""
-        labels = self.examples.labels[batch]
-        logits = self.model(self.examples.images[batch])
-        nll = F.cross_entropy(logits, labels)
+        inputs, labels = self.examples.batch(batch), self.examples.labels[batch]
+        outputs = self.model(*(inputs if self.augment is None else self.augment(inputs)))
+        nll = self.loss(outputs, labels)
         (nll + self.ranks.kl()).backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.ranks.step()
-        right = (logits.detach().argmax(1) == labels).sum()
-        self._sums.add_(torch.stack([nll.detach(), right.float()]))
+        self._sums.add_(torch.stack([nll.detach(), num_right(outputs.detach(), labels).float()]))
         return nll.detach()
 
     def _order(self) -> Tensor:
         """The indices of an epoch, (steps, B); they depend on the seed and the epoch alone."""
-        device = self.examples.labels.device
+        device = self.examples.device
         generator = torch.Generator(device).manual_seed(self.spec.seed * _MOST_EPOCHS + len(self.history))
         order = torch.randperm(len(self.examples), generator=generator, device=device)
         return order[: self.steps_per_epoch * self.spec.batch_size].view(self.steps_per_epoch, -1)

@@ -231,7 +231,8 @@ def _averaged(state: Tensor, axis: int) -> Tensor:
 
 def _along(array: Tensor, matrix: Tensor, axis: int) -> Tensor:
     """``Σ_k array[…, k, …] matrix[k, l]``, with l in the place of k."""
-    return torch.tensordot(array, matrix, dims=([axis], [0])).movedim(-1, axis)
+    product: Tensor = torch.tensordot(array, matrix, dims=([axis], [0]))
+    return product.movedim(-1, axis)
 
 
 def _per_slice(array: Tensor, axis: int) -> Tensor:
