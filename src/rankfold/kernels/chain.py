@@ -210,14 +210,11 @@ def launch_forward(
         out = tables[0].new_zeros(bags, sizes.entries, dtype=torch.float32)
     if count:
         tiles = tiles or tiles_for(sizes, backward=False)
-        operands = _operands(index, order, tables, bag, scale)
-        chain_forward[(-(-count // tiles.rows),)](
-            *operands,
-            out,
-            count,
-            *_arguments(sizes, tables, places),
-            **_options(sizes, tables, places, bag, tiles, input_precision),
-        )
+        with torch.cuda.device_of(index):
+            chain_forward[(-(-count // tiles.rows),)](
+                *_operands(index, order, tables, bag, scale), out, count,
+                *_arguments(sizes, tables, places), **_options(sizes, tables, places, bag, tiles, input_precision),
+            )  # fmt: skip
     return out.to(tables[0].dtype)
 
 
@@ -241,10 +238,11 @@ def launch_backward(
     if count:
         tiles = tiles or tiles_for(sizes, backward=True)
         targets = (*gradients, gradients[0])[:3]  # an unused pointer where there is no right table
-        chain_backward[(-(-count // tiles.rows),)](
-            *_operands(index, order, tables, bag, scale), grad, *targets, count,
-            *_arguments(sizes, tables, places), **_options(sizes, tables, places, bag, tiles, input_precision),
-        )  # fmt: skip
+        with torch.cuda.device_of(index):
+            chain_backward[(-(-count // tiles.rows),)](
+                *_operands(index, order, tables, bag, scale), grad, *targets, count,
+                *_arguments(sizes, tables, places), **_options(sizes, tables, places, bag, tiles, input_precision),
+            )  # fmt: skip
     return [gradient.to(tables[0].dtype) for gradient in gradients]
 
 

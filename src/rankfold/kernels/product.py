@@ -157,10 +157,11 @@ def launch_forward(
         out = weight.new_zeros(bags, columns, dtype=torch.float32)
     if count:
         tiles = tiles or tiles_for(rank, columns, count, backward=False)
-        product_forward[(-(-count // tiles.rows), -(-columns // tiles.columns))](
-            *_operands(index, tables, weight, bag, scale), out, count,
-            *_arguments(tables, weight, places), **_options(tables, places, bag, tiles, input_precision),
-        )  # fmt: skip
+        with torch.cuda.device_of(index):
+            product_forward[(-(-count // tiles.rows), -(-columns // tiles.columns))](
+                *_operands(index, tables, weight, bag, scale), out, count,
+                *_arguments(tables, weight, places), **_options(tables, places, bag, tiles, input_precision),
+            )  # fmt: skip
     return out.to(weight.dtype)
 
 
@@ -184,11 +185,12 @@ def launch_backward(
     if count:
         tiles = tiles or tiles_for(rank, columns, count, backward=True)
         share = -(-count // (tiles.shares * tiles.rows)) * tiles.rows
-        unused = gradients[:1] * (3 - len(tables))
-        product_backward[(-(-rank // tiles.ranks), -(-columns // tiles.columns), -(-count // share))](
-            *_operands(index, tables, weight, bag, scale), grad, *gradients[:-1], *unused, gradients[-1], count, share,
-            *_arguments(tables, weight, places), **_options(tables, places, bag, tiles, input_precision),
-        )  # fmt: skip
+        targets = (*gradients[:-1], *gradients[:1] * (3 - len(tables)), gradients[-1])
+        with torch.cuda.device_of(index):
+            product_backward[(-(-rank // tiles.ranks), -(-columns // tiles.columns), -(-count // share))](
+                *_operands(index, tables, weight, bag, scale), grad, *targets, count, share,
+                *_arguments(tables, weight, places), **_options(tables, places, bag, tiles, input_precision),
+            )  # fmt: skip
     return [gradient.to(weight.dtype) for gradient in gradients]
 
 
