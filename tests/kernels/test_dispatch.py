@@ -103,21 +103,22 @@ def test_after_pruning(format, device):
     assert_same(kernels.rows(pruned, cut, index), pruned.rows(exact, index), cut, exact, 1e-6)
 
 
-BAGS = {
-    "2-D": ((4, 3), None, False),
-    "offsets": ((12,), [0, 3, 3, 7], False),
-    "last offset": ((12,), [0, 3, 7, 12], True),
-    "empty bags": ((12,), [0, 0, 0, 12, 12], False),
-    "no indices": ((0,), [0, 0], False),
+BAGS = {  # indices, offsets, include_last_offset, mode, weighted, padding_idx
+    "2-D": ((4, 3), None, False, "sum", False, None),
+    "2-D, mean, padding": ((4, 3), None, False, "mean", False, 4),
+    "2-D, weights, padding": ((4, 3), None, False, "sum", True, 4),
+    "offsets, weights": ((12,), [0, 3, 3, 7], False, "sum", True, None),
+    "offsets, mean": ((12,), [0, 3, 3, 7], False, "mean", False, None),
+    "last offset": ((12,), [0, 3, 7, 12], True, "mean", False, 4),
+    "empty bags": ((12,), [0, 0, 0, 12, 12], False, "mean", False, 4),
+    "no indices": ((0,), [0, 0], False, "mean", False, 4),
 }
 
 
 @small
 @pytest.mark.parametrize("bags", BAGS.values(), ids=BAGS)
-@pytest.mark.parametrize(("mode", "weighted"), [("sum", False), ("sum", True), ("mean", False)])
-@pytest.mark.parametrize("padding_idx", [None, 4])
-def test_bags(format, bags, mode, weighted, padding_idx, device):
-    shape, offsets, include_last_offset = bags
+def test_bags(format, bags, device):
+    shape, offsets, include_last_offset, mode, weighted, padding_idx = bags
     index = torch.randint(format.inputs.size, shape, device=device)
     if padding_idx is not None:  # a bag with some padding, and one of nothing else
         index.view(-1)[:4] = padding_idx

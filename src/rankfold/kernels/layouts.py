@@ -76,7 +76,8 @@ class Recipe(NamedTuple):
     def form(self, factors: Sequence[Tensor]) -> Tensor:
         """The table itself; a view if it is a single factor."""
         if len(self.factors) == 1:
-            return factors[self.factors[0]].permute(self.permutation).reshape(self.shape)
+            view = factors[self.factors[0]].permute(self.permutation)
+            return view if view.dim() == len(self.shape) else view.reshape(self.shape)
         return contract(self.equation, *(factors[n] for n in self.factors)).reshape(self.shape)
 
 
