@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Self, final
@@ -78,18 +78,30 @@ class Architecture:
     Args:
         network: the function that makes it, as ``package.module:name``.
         inputs: what it is called with.
+        options: the function's keyword arguments, as JSON knows them.
     """
 
     network: str
     inputs: tuple[Input, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, network: Callable[[], nn.Module], inputs: Sequence[Tensor]) -> Self:
+    def of(
+        cls,
+        network: Callable[..., nn.Module],
+        inputs: Sequence[Tensor],
+        options: Mapping[str, Any] | None = None,
+    ) -> Self:
         """That of a function at the top level of a module, and of batches (B, …) as its network takes them."""
         name = f"{network.__module__}:{network.__qualname__}"
         if find_network(name) is not network:
             raise ValueError(f"{name} is another function; give one at the top level of a module")
-        return cls(name, tuple(Input(tuple(x.shape[1:]), str(x.dtype).removeprefix("torch.")) for x in inputs))
+        shapes = tuple(Input(tuple(x.shape[1:]), str(x.dtype).removeprefix("torch.")) for x in inputs)
+        return cls(name, shapes, dict(options or {}))
+
+    def make(self) -> nn.Module:
+        """The dense network, untrained."""
+        return find_network(self.network)(**self.options)
 
     def write(self, folder: Path) -> None:
         text = json.dumps(asdict(self), indent=2) + "\n"
@@ -103,7 +115,8 @@ class Architecture:
             return None
         try:
             content: dict[str, Any] = json.loads(file.read_bytes())
-            found = cls(str(content["network"]), tuple(Input(**entry) for entry in content["inputs"]))
+            inputs = tuple(Input(**entry) for entry in content["inputs"])
+            found = cls(str(content["network"]), inputs, dict(content.get("options", {})))
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{file} is damaged ({type(error).__name__}: {error}); remove it") from error
         if not found.network.startswith("rankfold."):
@@ -114,7 +127,7 @@ class Architecture:
         return found
 
 
-def find_network(name: str) -> Callable[[], nn.Module]:
+def find_network(name: str) -> Callable[..., nn.Module]:
     """The function called ``package.module:name``."""
     module, _, attribute = name.partition(":")
     try:
@@ -126,7 +139,7 @@ def find_network(name: str) -> Callable[[], nn.Module]:
         ) from error
     if not callable(found):
         raise ValueError(f"{name} must be a function that makes the network, got {type(found).__name__}")
-    function: Callable[[], nn.Module] = found
+    function: Callable[..., nn.Module] = found
     return function
 
 

@@ -79,7 +79,8 @@ def _load(run: Path, model: str, inputs: list[Input]) -> tuple[nn.Module, tuple[
             f"{folder} does not say which network it holds; name the function that makes it with --model "
             f"package.module:function, and its inputs with --input, such as --input 784"
         )
-    network = rebuild(find_network(name)(), folder)
+    dense = found.make() if found and not model else find_network(name)()
+    network = rebuild(dense, folder)
     example = tuple(shape.example(_EXAMPLES) for shape in shapes)
     try:
         with torch.no_grad():

@@ -6,7 +6,7 @@ import shutil
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +20,7 @@ from rankfold.architecture import Architecture
 from rankfold.bayesian_tensor import tensors_of
 from rankfold.checkpoint import save
 from rankfold.experiments.evaluation import classification
-from rankfold.experiments.methods import Ranks, Trained, Workshop, train
+from rankfold.experiments.methods import Ranks, Workshop, train
 from rankfold.experiments.provenance import peak_memory, provenance, start_measuring_memory
 from rankfold.experiments.registry import task_named
 from rankfold.experiments.results import Places, Run, read_result, write_result
@@ -56,10 +56,13 @@ def perform(
         "row": run.row,
         "seed": run.spec.seed,
         "spec": run.spec.as_dict(),
-        **_about_model(trained.model, run.spec),
+        **about_model(trained.model, run.spec),
         "metrics": metrics,
         "data": _about_data(data, places),
-        "timing": {**_timing(run.spec, trained, data), "evaluation_seconds": time.perf_counter() - start},
+        "timing": {
+            **timing(run.spec, trained.history, len(data.train)),
+            "evaluation_seconds": time.perf_counter() - start,
+        },
         "peak_memory": peak_memory(device),
         "warnings": sorted({str(warning.message) for warning in caught}),
         **provenance(device),
@@ -87,7 +90,7 @@ def oracle_ranks(run: Run, places: Places) -> Ranks | None:
     return ranks
 
 
-def _about_model(model: nn.Module, spec: Spec) -> dict[str, Any]:
+def about_model(model: nn.Module, spec: Spec) -> dict[str, Any]:
     """Ranks and parameter counts, before and after."""
     total = accounting(model).total
     before = {name.removesuffix(".tensor"): list(t.max_ranks) for name, t in tensors_of(model).items()}
@@ -112,9 +115,9 @@ def _about_data(data: Data, places: Places) -> dict[str, Any]:
     }
 
 
-def _timing(spec: Spec, trained: Trained, data: Data) -> dict[str, float]:
+def timing(spec: Spec, history: Sequence[Epoch], num_train: int) -> dict[str, float]:
     """Seconds of all epochs, a shared dense training included; of a step, the median over the epochs."""
-    seconds = [epoch.seconds for epoch in trained.history]
-    steps = len(data.train) // spec.batch_size
-    last_stage = [epoch.seconds for epoch in trained.history if epoch.stage == trained.history[-1].stage]
+    seconds = [epoch.seconds for epoch in history]
+    steps = num_train // spec.batch_size
+    last_stage = [epoch.seconds for epoch in history if epoch.stage == history[-1].stage]
     return {"training_seconds": sum(seconds), "seconds_per_step": statistics.median(last_stage) / steps}

@@ -91,6 +91,7 @@ class Training:
         folder: for checkpoints. That of the last epoch stays, until the caller has what it needs.
         loss: mean NLL in nats of outputs, given labels.
         augment: makes a batch's inputs of its examples.
+        count_right: of a batch's outputs, given labels.
 
     Attributes:
         history: every finished epoch.
@@ -108,6 +109,7 @@ class Training:
         folder: Path,
         loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
         augment: Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]] | None = None,
+        count_right: Callable[[Tensor, Tensor], Tensor] = num_right,
     ) -> None:
         self.model = model.train()
         self.examples = examples
@@ -117,6 +119,7 @@ class Training:
         self.folder = folder
         self.loss = loss
         self.augment = augment
+        self.count_right = count_right
         self.history: list[Epoch] = []
         self.steps_per_epoch = len(examples) // spec.batch_size
         if self.steps_per_epoch == 0:
@@ -143,7 +146,7 @@ class Training:
             self.history.append(self._run_epoch(step))
             is_last = len(self.history) == self.epochs
             if is_last or time.perf_counter() - last_checkpoint >= CHECKPOINT_SECONDS:
-                write_checkpoint(self.folder, self.model, self._state(), len(self.history))
+                self.write_checkpoint()
                 last_checkpoint = time.perf_counter()
             progress(self.history[-1])
         return self.history
@@ -180,7 +183,7 @@ class Training:
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.ranks.step()
-        self._sums.add_(torch.stack([nll.detach(), num_right(outputs.detach(), labels).float()]))
+        self._sums.add_(torch.stack([nll.detach(), self.count_right(outputs.detach(), labels).float()]))
         return nll.detach()
 
     def _order(self) -> Tensor:
@@ -218,6 +221,10 @@ class Training:
         )
 
     # Checkpoints ----------------------------------------------------------------------------------
+
+    def write_checkpoint(self) -> None:
+        """Keep the state at the end of the last epoch."""
+        write_checkpoint(self.folder, self.model, self._state(), len(self.history))
 
     @property
     def _settings(self) -> dict[str, Any]:

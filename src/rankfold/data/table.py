@@ -1,0 +1,169 @@
+"""A table from a CSV or Parquet file, cell by cell as text; what a column means is decided elsewhere.
+
+The first row of a CSV file names the columns. Commas, semicolons, tabs or bars part the cells. Rows are counted
+as a spreadsheet does: the first one below the names is row 2. Parquet needs pyarrow: pip install
+'rankfold[parquet]'.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankfold.data.errors import DamagedData, MissingData
+
+FIRST_ROW = 2
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+PARQUET = (".parquet", ".pq")
+_DELIMITERS = ",;\t|"
+# A column with fewer other cells than this share is one of numbers, and those are mistakes.
+_FEW = 0.1
+
+
+class NoNumber(DamagedData):
+    """A cell that should hold a number."""
+
+
+@final
+@dataclass(frozen=True)
+class Table:
+    """The cells of every column, by its name; a missing cell is empty."""
+
+    path: Path
+    columns: Mapping[str, Sequence[str]]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def place(self, index: int, column: str) -> str:
+        """How to find a cell.
+
+        >>> Table(Path("a.csv"), {"age": ["7"]}).place(0, "age")
+        "a.csv, row 2, column 'age'"
+        """
+        return f"{self.path}, row {index + FIRST_ROW}, column {column!r}"
+
+    def column(self, name: str, option: str) -> Sequence[str]:
+        """The cells of a column that an option names."""
+        if name not in self.columns:
+            known = ", ".join(self.columns)
+            raise MissingData(f"{self.path} has no column {name!r}, which {option} names; its columns are {known}")
+        return self.columns[name]
+
+    def numbers(self, name: str, remedy: str) -> NDArray[np.float64]:
+        """The numbers of a column, (N,), NaN where a cell is missing."""
+        values = parsed(self.columns[name])
+        if isinstance(values, int):
+            cell = self.columns[name][values]
+            raise NoNumber(f"{self.place(values, name)}: {cell!r} is no finite number; {remedy}")
+        return values
+
+
+def parsed(cells: Sequence[str]) -> NDArray[np.float64] | int:
+    """The numbers in cells, (N,), NaN for missing ones; or the first cell that is neither.
+
+    >>> parsed(["1", " 2.5", ""]).tolist(), parsed(["1", "x"])
+    ([1.0, 2.5, nan], 1)
+    """
+    values = np.full(len(cells), np.nan)
+    for n, cell in enumerate(cells):
+        if cell:
+            value = _number(cell)
+            if value is None:
+                return n
+            values[n] = value
+    return values
+
+
+def is_numeric(cells: Sequence[str]) -> bool:
+    """Whether nearly all cells that are not missing are numbers.
+
+    >>> is_numeric(["1", "2", ""]), is_numeric(["1", "red"]), is_numeric(["", ""])
+    (True, False, False)
+    """
+    counts = Counter(cells)
+    present = sum(times for cell, times in counts.items() if cell)
+    others = sum(times for cell, times in counts.items() if cell and _number(cell) is None)
+    return present > 0 and others < max(1.0, _FEW * present)
+
+
+def _number(cell: str) -> float | None:
+    try:
+        value = float(cell)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+# Files ------------------------------------------------------------------------------------------------
+
+
+def read_table(path: Path) -> Table:
+    """All cells of a file; those that stand for nothing, such as NA, are empty."""
+    if not path.is_file():
+        raise MissingData(f"{path} is no file; give a CSV or Parquet file")
+    names, columns = _parquet(path) if path.suffix.lower() in PARQUET else _csv(path)
+    repeated = [name for name, times in Counter(names).items() if times > 1]
+    if repeated:
+        raise DamagedData(f"{path} has two columns called {repeated[0]!r}; give every column a name of its own")
+    if not names or not len(columns[0]):
+        raise MissingData(f"{path} has no rows below the names of its columns")
+    return Table(path, dict(zip(names, columns, strict=True)))
+
+
+def _csv(path: Path) -> tuple[list[str], list[list[str]]]:
+    text = _decoded(path)
+    header = text.partition("\n")[0]
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(_DELIMITERS, key=header.count), strict=True)
+    try:
+        names = [name.strip() for name in next(reader, [])]
+        columns: list[list[str]] = [[] for _ in names]
+        for n, row in enumerate((row for row in reader if row), start=FIRST_ROW):
+            if len(row) != len(names):
+                raise DamagedData(
+                    f"{path}, row {n} (line {reader.line_num}) has {len(row)} cells, but there are {len(names)} columns"
+                )
+            for column, cell in zip(columns, row, strict=True):
+                column.append(_cleaned(cell))
+    except csv.Error as error:
+        raise DamagedData(f"{path}, line {reader.line_num} is no CSV ({error}); mend it") from error
+    return names, columns
+
+
+def _decoded(path: Path) -> str:
+    content = path.read_bytes()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DamagedData(f"{path}, line {line} is not UTF-8 ({error.reason}); save the file as UTF-8") from error
+
+
+def _parquet(path: Path) -> tuple[list[str], list[list[str]]]:
+    from pyarrow import ArrowException
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        with ParquetFile(path) as file:
+            table = file.read()
+    except (ArrowException, OSError) as error:
+        raise DamagedData(f"{path} cannot be read as Parquet ({error}); write it again") from error
+    return list(table.column_names), [[_text(value) for value in column.to_pylist()] for column in table.columns]
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else _cleaned(str(value))
+
+
+def _cleaned(cell: str) -> str:
+    cell = cell.strip()
+    return "" if cell.lower() in MISSING else cell
