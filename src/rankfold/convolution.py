@@ -21,7 +21,6 @@ from rankfold.contraction import constant, contract, cost_of, plan, planned_size
 from rankfold.formats import Factors, TensorFormat
 from rankfold.formats.base import RANK
 
-
 # In CP the middle convolution is depthwise: so little to do with every number it reads that a processor does
 # it at a small part of the speed of a matrix product. Measured on a CPU, forward and backward.
 _DEPTHWISE_SLOWNESS = 30.0

@@ -7,8 +7,15 @@ from figures.fake import EXPERIMENTS, write
 from typer.testing import CliRunner
 
 from rankfold.cli.main import app
+from rankfold.experiments.gradient_variance import Settings, measure
 
 PNG = b"\x89PNG"
+
+
+@pytest.fixture(autouse=True)
+def short_measurement(monkeypatch):
+    short = Settings(steps=4, looks=2, draws=2)
+    monkeypatch.setattr("rankfold.figures.gradient_variance.measure", lambda inference: measure(inference, short))
 
 
 def invoke(tmp_path, *names):
@@ -21,10 +28,10 @@ def drawn(tmp_path):
     return sorted(file.stem for file in Path(tmp_path / "out").glob("*.png") if file.read_bytes()[:4] == PNG)
 
 
-def test_without_results_only_the_densities_are_drawn(tmp_path):
+def test_without_results_only_what_needs_none_is_drawn(tmp_path):
     result = invoke(tmp_path)
     assert result.exit_code == 0, result.output
-    assert drawn(tmp_path) == ["fig5-priors"]
+    assert drawn(tmp_path) == ["fig5-priors", "fig6-gradient-variance"]
     left_out = [line for line in result.output.splitlines() if "left out" in line]
     assert len(left_out) == 4
     assert "rankfold reproduce synthetic" in left_out[0]
@@ -36,7 +43,7 @@ def test_with_results_all_are_drawn(tmp_path):
     result = invoke(tmp_path)
     assert result.exit_code == 0, result.output
     assert "left out" not in result.output
-    assert len(drawn(tmp_path)) == 5
+    assert len(drawn(tmp_path)) == 6
 
 
 def test_nothing_drawn_gives_exit_code_1(tmp_path):

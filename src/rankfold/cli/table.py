@@ -10,7 +10,7 @@ import typer
 from rankfold.experiments.planning import Request
 from rankfold.experiments.results import Places
 from rankfold.experiments.summary import summarize
-from rankfold.experiments.tables import Style, grids, render, write_between_markers
+from rankfold.experiments.tables import Style, brief_grid, grids, render, write_between_markers
 
 _DEFAULT = Places()
 
@@ -21,6 +21,7 @@ def table(
     write: Annotated[
         Path | None, typer.Option(help="Put it as Markdown into the marked section of this file instead.")
     ] = None,
+    brief: Annotated[bool, typer.Option("--brief", help="Size and accuracy of the main rows alone.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="The results of reproduce --quick.")] = False,
     validation: Annotated[bool, typer.Option("--validation", help="The results of reproduce --validation.")] = False,
     experiments: Annotated[Path, typer.Option(help="Folder of the tables.")] = _DEFAULT.experiments,
@@ -29,7 +30,8 @@ def table(
     """Show our results of a table beside the paper's, averaged over seeds, and which targets are met."""
     request = Request(name, quick=quick, validation=validation)
     try:
-        tables = grids(summarize(request, Places(experiments, results)))
+        summary = summarize(request, Places(experiments, results))
+        tables = [brief_grid(summary)] if brief else grids(summary)
         if write is None:
             typer.echo(render(tables, format))
             return

@@ -107,7 +107,9 @@ def _train_tensorized(spec: Spec, workshop: Workshop, inference: Inference) -> T
     """Factors from the first step: at a fixed rank, or with a prior that finds it."""
     torch.manual_seed(spec.seed)
     configs = workshop.task.tensor_configs(spec, inference)
-    model = tensorize_(workshop.task.network(), None, overrides=configs)
+    with torch.device("meta" if workshop.task.too_large else "cpu"):
+        network = workshop.task.network()
+    model = tensorize_(network, None, overrides=configs, device="cpu" if workshop.task.too_large else None)
     return Trained(model, workshop.train(model, spec, epochs=spec.epochs, stage="train"))
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from rankfold.experiments import cifar10, cifar10_resnet18, mnist, synthetic
+from rankfold.experiments import cifar10, cifar10_resnet18, imdb, mnist, ngram, synthetic
 from rankfold.experiments.task import Task
 
 TASKS: dict[str, Task] = {
     "mnist": mnist.TASK,
     "synthetic": synthetic.TASK,
+    "imdb": imdb.TASK,
+    "ngram": ngram.TASK,
     "cifar10": cifar10.TASK,
     "cifar10-resnet18": cifar10_resnet18.TASK,
 }

@@ -126,6 +126,7 @@ def _targets(rows: Sequence[Row], wanted: Mapping[str, Any]) -> list[Target]:
     for row in found:
         for level, point in wanted.get(row.spec.format or "", {}).items():
             targets.append(_size_target(row, level, point))
+    targets += [_rank_target(row, wanted["ranks"][row.spec.format]) for row in found if "ranks" in wanted]
     for row in found:
         targets += _uncertainty_targets(row, fixed.get(row.spec.format), wanted.get("uncertainty", {}))
     return targets
@@ -143,18 +144,47 @@ def _size_target(row: Row, level: str, point: Mapping[str, float]) -> Target:
     )
 
 
+def _rank_target(row: Row, wanted: Mapping[str, float]) -> Target:
+    """How far the found ranks are from the planted ones: each on average over the seeds, and the largest of all."""
+    pairs = [(planted_ranks(result), found_ranks(result)) for result in row.results]
+    planted = pairs[0][0]
+    means = [statistics.fmean(seeds) for seeds in zip(*(found for _, found in pairs), strict=True)]
+    away = max(abs(mean - truth) for mean, truth in zip(means, planted, strict=True))
+    highest = max(rank for _, found in pairs for rank in found)
+    return Target(
+        row.name,
+        f"ranks within {wanted['within']:g} of the planted on average, at most {wanted['at_most']:g}",
+        f"{away:.2g} away, at most {highest}",
+        away <= wanted["within"] and highest <= wanted["at_most"],
+    )
+
+
+def planted_ranks(result: Result) -> list[int]:
+    """Those of the model that made the labels, layer after layer; none if no model did."""
+    planted = result.get("data", {}).get("planted")
+    return [] if planted is None else [rank for layer in planted["ranks"].values() for rank in layer]
+
+
+def found_ranks(result: Result) -> list[int]:
+    """Those of the trained model, layer after layer."""
+    return [rank for layer in result["ranks"]["after"].values() for rank in layer]
+
+
 def _uncertainty_targets(row: Row, fixed: Row | None, wanted: Mapping[str, float]) -> list[Target]:
     targets = []
-    ece, nll = row.score("monte_carlo", "ece"), row.score("monte_carlo", "nll_nats")
-    if "ece" in wanted and ece is not None:
-        limit = wanted["ece"]
-        targets.append(Target(row.name, f"ECE ≤ {limit:g}", f"{ece.mean:.4f}", ece.mean <= limit))
     reference = fixed.score("posterior_mean", "nll_nats") if fixed is not None else None
-    if "nll_of_fixed_rank" in wanted and nll is not None and reference is not None:
-        limit = wanted["nll_of_fixed_rank"] * reference.mean
-        targets.append(Target(row.name, f"NLL ≤ {limit:.4f}", f"{nll.mean:.4f}", nll.mean <= limit))
+    for prediction, how in (("posterior_mean", "posterior mean"), ("monte_carlo", "Monte Carlo")):
+        ece, nll = row.score(prediction, "ece"), row.score(prediction, "nll_nats")
+        if "ece" in wanted and ece is not None:
+            limit = wanted["ece"]
+            targets.append(Target(row.name, f"{how}: ECE ≤ {limit:g}", f"{ece.mean:.4f}", ece.mean <= limit))
+        if "nll_of_fixed_rank" in wanted and nll is not None and reference is not None:
+            limit = wanted["nll_of_fixed_rank"] * reference.mean
+            targets.append(Target(row.name, f"{how}: NLL ≤ {limit:.4f}", f"{nll.mean:.4f}", nll.mean <= limit))
     measures = [row.score("monte_carlo", name) for name in ("auroc_entropy", "auroc_mutual_information")]
     best = max((measure.mean for measure in measures if measure is not None), default=None)
     if "auroc" in wanted and best is not None:
-        targets.append(Target(row.name, f"AUROC ≥ {wanted['auroc']:g}", f"{best:.4f}", best >= wanted["auroc"]))
+        targets.append(
+            Target(row.name, f"Monte Carlo: AUROC ≥ {wanted['auroc']:g}", f"{best:.4f}", best >= wanted["auroc"])
+        )
     return targets

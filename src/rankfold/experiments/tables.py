@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, final
 
 from rankfold.experiments.spec import Spec
-from rankfold.experiments.summary import Average, Row, Summary
+from rankfold.experiments.summary import Average, Row, Summary, found_ranks, planted_ranks
 
 Style = Literal["text", "markdown"]
 _NOTHING = "–"
@@ -29,9 +29,26 @@ class Grid:
 
 
 def grids(summary: Summary) -> list[Grid]:
-    """The results, the uncertainty and the targets; the latter two only if there is something in them."""
-    found = [_results_grid(summary.rows), _uncertainty_grid(summary.rows), _targets_grid(summary)]
+    """The results, planted ranks, the uncertainty and the targets; all but the first only if there are any."""
+    found = [
+        _results_grid(summary.rows),
+        _ranks_grid(summary.rows),
+        _uncertainty_grid(summary.rows),
+        _targets_grid(summary),
+    ]
     return [grid for grid in found if grid.rows]
+
+
+def brief_grid(summary: Summary) -> Grid:
+    """Dense and fixed-rank training and rank determination alone, accuracy and size beside the paper's."""
+    methods = ("dense", "fr", "ard")
+    rows = [row for row in summary.rows if row.spec.method in methods and row.spec.inference == "bayes"]
+    whole = _results_grid(rows)
+    # without the columns of training parameters and of the number of seeds
+    kept = [0, 1, 3, 4, 5, 8, 9]
+    lines = tuple(tuple(line[n] for n in kept) for line in whole.rows)
+    headings = ("format", "method", "parameters", "smaller", "accuracy, %", "paper: parameters", "accuracy, %")
+    return Grid("", headings, lines)
 
 
 def render(grids: Sequence[Grid], style: Style) -> str:
@@ -112,6 +129,25 @@ def _paper_cells(row: Row, corrections: Sequence[str]) -> Iterator[str]:
     yield f"{row.paper['training']:,}{mark}"
     yield f"{row.paper['final']:,}"
     yield f"{row.paper['accuracy']:.2f}"
+
+
+def _ranks_grid(rows: Sequence[Row]) -> Grid:
+    """Planted ranks and those found with every seed, where a model made the labels."""
+    planted = [row for row in rows if row.results and planted_ranks(row.results[0])]
+    seeds = max((len(row.results) for row in planted), default=0)
+    lines = [
+        (*_names(row), _joined(planted_ranks(row.results[0])), *(_joined(found_ranks(r)) for r in row.results))
+        for row in planted
+    ]
+    return Grid(
+        "Ranks: planted, and found with each seed",
+        ("format", "method", "planted", *(f"seed {n}" for n in range(seeds))),
+        tuple((*line, *[_NOTHING] * (3 + seeds - len(line))) for line in lines),
+    )
+
+
+def _joined(ranks: Sequence[int]) -> str:
+    return "·".join(map(str, ranks))
 
 
 def _uncertainty_grid(rows: Sequence[Row]) -> Grid:

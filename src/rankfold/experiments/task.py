@@ -103,6 +103,7 @@ class Task:
         augment: makes a batch's inputs of its examples, on the device.
         settle: brings a trained model in order before it is evaluated, such as its batch norms.
         prepare: makes a run's own data of what was loaded.
+        too_large: whether the dense network is never to be in memory, only its tensorized twin.
         find: raises an error if the data are not in the folder.
     """
 
@@ -114,6 +115,7 @@ class Task:
     augment: Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]] | None = None
     settle: Callable[[nn.Module, Data], None] | None = None
     prepare: Callable[[Data, Spec], Data] = keep_labels
+    too_large: bool = False
     find: Callable[[Path | None], object] | None = None
 
     def tensor_configs(

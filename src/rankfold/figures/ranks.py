@@ -75,7 +75,11 @@ def _write_means(axes: Axes, places: Sequence[float], means: Sequence[float], to
     """Every mean above the highest dot of its bar, legible across a line."""
     for place, mean, top in zip(places, means, tops, strict=True):
         text = axes.annotate(f"{mean:.3g}", (place, top), (0, 5), textcoords="offset points", ha="center", zorder=4)
-        text.set(fontsize=9, color=DARK, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6})
+        text.set(
+            fontsize=9 if len(places) < 6 else 7.5,
+            color=DARK,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
+        )
 
 
 def _draw_levels(

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from rankfold.contraction import constant
 
-# Where kernels run. Triton's interpreter runs them on the CPU too, for tests.
-DEVICES: tuple[str, ...] = ("cuda",)
+# Where kernels run. Only Triton's interpreter has run them so far, on the CPU, so they are for trying out yet:
+# ``rankfold.kernels.launch.DEVICES = ("cuda",)`` turns them on.
+DEVICES: tuple[str, ...] = ()
 
 _failed = False
 
