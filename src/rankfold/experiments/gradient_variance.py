@@ -88,17 +88,17 @@ def _look(layer: Linear, ranks: RankDetermination, images: Tensor, labels: Tenso
     gradients: dict[str, list[Tensor]] = {"delta": [], "drawn": []}
     for _ in range(draws):
         batch = torch.randint(len(labels), (BATCH_SIZE,))
-        for how in gradients:
+        for how, drawn in gradients.items():
             tensor.variance.copy_(best if how == "delta" else drawn_variance(tensor, torch.randn_like(best)))
             (mean,) = torch.autograd.grad(
                 _objective(layer, ranks, images[batch], labels[batch]), [tensor.factors.mean[0]]
             )
-            gradients[how].append(mean)
+            drawn.append(mean)
             tensor.variance.copy_(best)
     spread = {how: torch.stack(found).var(0).mean(0) for how, found in gradients.items()}
-    added = (ranks.beta * tensor.factors.mean[0].detach() / best / ranks.num_data).square() * relative_std(
-        tensor
-    ).square()
+    # (β μ/N)² Var[1/λ]
+    slope = ranks.beta * tensor.factors.mean[0].detach() / ranks.num_data
+    added = slope.square() * (relative_std(tensor) / best).square()
     return {
         "variance": best.tolist(),
         "gradient_variance": {how: values.tolist() for how, values in spread.items()},
