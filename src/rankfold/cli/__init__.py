@@ -8,6 +8,7 @@ _EXTRA = {
     **dict.fromkeys(("typer", "rich", "matplotlib", "sklearn"), "cli"),
     **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "export"),
     "torchmetrics": "experiments",
+    "tensorboardX": "tensorboard",
 }
 
 

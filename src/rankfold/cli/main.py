@@ -9,6 +9,7 @@ from rankfold.cli.data import data
 from rankfold.cli.demo import demo
 from rankfold.cli.export import export
 from rankfold.cli.figures import figures
+from rankfold.cli.report import report
 from rankfold.cli.reproduce import reproduce
 from rankfold.cli.table import table
 
@@ -23,6 +24,7 @@ app.command()(demo)
 app.command()(reproduce)
 app.command()(table)
 app.command()(figures)
+app.command()(report)
 app.command()(export)
 app.add_typer(bench, name="bench")
 app.add_typer(data, name="data")

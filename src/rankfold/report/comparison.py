@@ -1,0 +1,127 @@
+"""Several runs side by side: rows averaged over their seeds, as a scatter and as a table."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from rankfold.report.drawings import Dot, scatter
+from rankfold.report.layers_section import Column, table
+from rankfold.report.markup import Html, element
+from rankfold.report.run import Run
+from rankfold.report.training_section import figure
+from rankfold.report.wording import count, number, percent, times
+
+_COLOURS = {"ard": 0, "fr": 1, "tc-mr": 2, "tc-or": 2, "dense": 3}
+_GROUPS = {0: "finds its own ranks", 1: "fixed rank", 2: "dense, then compressed", 3: "dense"}
+_MOST_NAMES = 8  # that fit beside the dots
+
+
+@final
+@dataclass(frozen=True)
+class Row:
+    """All runs of one row."""
+
+    name: str
+    runs: tuple[Run, ...]
+
+    def mean(self, value: Callable[[Run], float | None]) -> float | None:
+        """Over the runs that have it."""
+        known = [found for run in self.runs if (found := value(run)) is not None]
+        return statistics.fmean(known) if known else None
+
+    def deviation(self, value: Callable[[Run], float | None]) -> float | None:
+        """Standard deviation over seeds (n − 1)."""
+        known = [found for run in self.runs if (found := value(run)) is not None]
+        return statistics.stdev(known) if len(known) > 1 else None
+
+    @property
+    def accuracy(self) -> float | None:
+        return self.mean(lambda run: run.accuracy)
+
+    @property
+    def size(self) -> float:
+        return statistics.fmean(run.final_parameters for run in self.runs)
+
+    @property
+    def colour(self) -> int:
+        return _COLOURS.get(str(self.runs[0].spec.get("method")), 0)
+
+
+def rows_of(runs: Sequence[Run]) -> list[Row]:
+    """Runs of one row and table together, larger models first."""
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        groups.setdefault((run.table, run.row), []).append(run)
+    several = len({table for table, _ in groups}) > 1
+    rows = [Row(f"{table}: {row}" if several else row, tuple(found)) for (table, row), found in groups.items()]
+    return sorted(rows, key=lambda row: -row.size)
+
+
+def comparison(rows: Sequence[Row], subject: Run | None) -> Html | None:
+    """The scatter and the table; nothing for a single row."""
+    if len(rows) < 2:
+        return None
+    chosen = next((n for n, row in enumerate(rows) if subject in row.runs), None)
+    return element(
+        "section",
+        {"id": "comparison"},
+        element("h2", None, "Comparison"),
+        _scatter(rows, chosen),
+        _table(rows, chosen),
+    )
+
+
+def _scatter(rows: Sequence[Row], chosen: int | None) -> Html | None:
+    scored = [(n, row, row.accuracy) for n, row in enumerate(rows) if row.accuracy is not None]
+    if len(scored) < 2:
+        return None
+    few = len(scored) <= _MOST_NAMES
+    dots = [
+        Dot(row.name, row.size, accuracy, row.colour, few or n == chosen or row.colour == _COLOURS["dense"])
+        for n, row, accuracy in scored
+        if accuracy is not None
+    ]
+    words = "; ".join(f"{dot.name} {percent(dot.quality)} with {count(dot.size)} parameters" for dot in dots)
+    drawing = scatter(dots, f"Accuracy over size: {words}", x_label="final parameters", y_label="accuracy, %")
+    used = [colour for colour in _GROUPS if any(dot.colour == colour for dot in dots)]
+    keys = [element("span", {"class": f"key c{colour}"}, _GROUPS[colour]) for colour in used]
+    title = figure("Accuracy against size", drawing, "up and to the left is better")
+    return element("div", {"class": "wide"}, title, element("p", {"class": "keys"}, *keys))
+
+
+def _table(rows: Sequence[Row], chosen: int | None) -> Html:
+    columns: list[Column] = [("row", ""), ("runs", "n"), ("accuracy", "n"), ("parameters", "n"), ("smaller", "n")]
+    columns += [("in training", "n"), ("NLL", "n"), ("calibration error", "n")]
+    seeds = max(len(row.runs) for row in rows) > 1
+    about = "Mean over seeds, ± standard deviation" if seeds else "One run each"
+    caption = f"{about}. NLL and calibration error of the averaged samples where there is a posterior"
+    return table(columns, [_cells(row) for row in rows], caption, chosen)
+
+
+def _cells(row: Row) -> list[str]:
+    accuracy, spread = row.accuracy, row.deviation(lambda run: run.accuracy)
+    plus = f" ± {100 * spread:.2f}" if spread is not None else ""
+    training = statistics.fmean(run.training_parameters for run in row.runs)
+    smaller = statistics.fmean(run.dense_parameters for run in row.runs) / row.size
+    nll, ece = (row.mean(lambda run, key=key: best_score(run, key)) for key in ("nll_nats", "ece"))  # type: ignore[misc]
+    return [
+        row.name,
+        str(len(row.runs)),
+        "–" if accuracy is None else f"{100 * accuracy:.2f}{plus} %",
+        count(row.size),
+        times(smaller),
+        count(training),
+        "–" if nll is None else number(nll),
+        "–" if ece is None else percent(ece),
+    ]
+
+
+def best_score(run: Run, key: str) -> float | None:
+    """Of the averaged samples, or of the posterior mean where there are none."""
+    for prediction in ("monte_carlo", "posterior_mean"):
+        if key in run.scores.get(prediction, {}):
+            return run.scores[prediction][key]
+    return None

@@ -1,0 +1,89 @@
+"""The top of the page: how much smaller, how good, at a glance."""
+
+from __future__ import annotations
+
+from rankfold.report.drawings import squares
+from rankfold.report.markup import Html, element, join
+from rankfold.report.run import Run
+from rankfold.report.wording import SCORES, count, duration, number, percent, points, times
+
+_TABLES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "imdb": "IMDB", "dlrm": "DLRM"}
+
+
+def headline(run: Run) -> Html:
+    """Title, the one number, and a few beside it."""
+    epochs = f"{len(run.history)} epochs" if run.history else ""
+    about = " · ".join(part for part in (table_name(run.table), run.method, epochs) if part)
+    return element(
+        "header",
+        None,
+        element("p", {"class": "over"}, "rankfold report"),
+        element("h1", None, run.name),
+        element("p", {"class": "about"}, about),
+        element("div", {"class": "hero"}, _main_number(run), _size_drawing(run), element("dl", None, *_tiles(run))),
+    )
+
+
+def table_name(table: str) -> str:
+    """The name of a data set as its authors write it."""
+    return _TABLES.get(table, table)
+
+
+def _main_number(run: Run) -> Html:
+    """How many times smaller; a dense network is only counted."""
+    if run.final_parameters >= run.dense_parameters:
+        big, small = count(run.final_parameters), "parameters, as many as the dense network has"
+    else:
+        big, small = times(run.times_smaller), "smaller than the dense network"
+    return element("p", {"class": "big"}, element("strong", None, big), " ", element("span", None, small))
+
+
+def _size_drawing(run: Run) -> Html | None:
+    if run.final_parameters >= run.dense_parameters:
+        return None
+    sizes = [
+        ("dense network", run.dense_parameters),
+        ("numbers held in training", run.training_parameters),
+        ("final parameters", run.final_parameters),
+    ]
+    if run.training_parameters in (run.dense_parameters, run.final_parameters):
+        del sizes[1]
+    words = "Squares with areas in proportion: " + ", ".join(f"{name} {count(size)}" for name, size in sizes)
+    return element("div", {"class": "squares"}, squares(sizes, words))
+
+
+def _tiles(run: Run) -> list[Html]:
+    """The few numbers that everybody asks for."""
+    tiles = [_quality_tile(run)]
+    tiles.append(_tile("Parameters", count(run.final_parameters), f"dense: {count(run.dense_parameters)}"))
+    ranks = [rank for values in run.ranks_before.values() for rank in values]
+    if ranks:
+        left = sum(rank for values in run.ranks_after.values() for rank in values)
+        tiles.append(_tile("Ranks in all", f"{left}", f"of {sum(ranks)} at the start"))
+    seconds = (run.record.get("timing") or {}).get("training_seconds")
+    if seconds is not None:
+        device = (run.record.get("device") or {}).get("name") or ""
+        tiles.append(_tile("Training", duration(seconds), f"on {device}" if device else ""))
+    return [tile for tile in tiles if tile is not None]
+
+
+def _quality_tile(run: Run) -> Html | None:
+    """Accuracy against dense; for a run without it the first score there is."""
+    if run.accuracy is not None:
+        return _tile("Accuracy", percent(run.accuracy), _against_dense(run))
+    scores = run.scores.get("posterior_mean", {})
+    key = next((key for key in ("rmse", "nll_nats", *scores) if key in scores), None)
+    if key is None:
+        return None
+    return _tile(SCORES[key][0] if key in SCORES else key.replace("_", " "), number(scores[key]), "")
+
+
+def _against_dense(run: Run) -> str:
+    if run.accuracy is None or run.dense_accuracy is None:
+        return ""
+    return f"dense: {percent(run.dense_accuracy)}, {points(run.accuracy - run.dense_accuracy)}"
+
+
+def _tile(name: str, value: str, note: str) -> Html:
+    details = join(element("strong", None, value), element("small", None, note) if note else None)
+    return element("div", None, element("dt", None, name), element("dd", None, details))

@@ -1,0 +1,138 @@
+"""Each layer's modes and counts, from whatever source knows them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+
+from rankfold.accounting import Accounting, accounting
+from rankfold.formats import CP, TensorFormat, TensorTrain, TensorTrainMatrix, Tucker
+from rankfold.manifest import StoredTensor
+from rankfold.report.run import Run
+from rankfold.report.saved import SavedModel
+from rankfold.shapes import Folding
+
+_FORMATS: dict[str, type[TensorFormat]] = {kind.name: kind for kind in (CP, Tucker, TensorTrain, TensorTrainMatrix)}
+
+
+@final
+@dataclass(frozen=True)
+class Layer:
+    """A tensorized layer at the start and at the end. Counts are those of the posterior mean, bias included."""
+
+    name: str
+    ranks_before: Sequence[int]
+    ranks: Sequence[int]
+    format: str | None = None
+    in_dims: Sequence[int] = ()
+    out_dims: Sequence[int] = ()
+    dense: int | None = None
+    before: int | None = None
+    after: int | None = None
+
+    @property
+    def compression(self) -> float | None:
+        return self.dense / self.after if self.dense and self.after else None
+
+
+def layers_of(run: Run, saved: SavedModel | None) -> list[Layer]:
+    """All tensorized layers, with modes and counts where the record, the saved model or the task tells them."""
+    found = _from_record(run) or _from_saved(run, saved) or _from_task(run)
+    names = run.ranks_after.keys()
+    return [found.get(name) or Layer(name, run.ranks_before[name], run.ranks_after[name]) for name in names]
+
+
+def _from_record(run: Run) -> dict[str, Layer]:
+    """The accounting that a run may have kept; its counts are those at the end."""
+    return {entry["name"]: _layer_of_account(entry) for entry in run.record.get("layers") or ()}
+
+
+def _layer_of_account(entry: Mapping[str, Any]) -> Layer:
+    counts = entry["counts"]
+    ranks, in_dims, out_dims = (entry[key] for key in ("ranks", "in_dims", "out_dims"))
+    after = counts["final_parameters"]
+    lost = _entries(entry["format"], in_dims, out_dims, entry["ranks_before"]) - _entries(
+        entry["format"], in_dims, out_dims, ranks
+    )
+    return Layer(
+        entry["name"],
+        entry["ranks_before"],
+        ranks,
+        entry["format"],
+        in_dims,
+        out_dims,
+        counts["dense_parameters"],
+        after + lost,
+        after,
+    )
+
+
+def _from_saved(run: Run, saved: SavedModel | None) -> dict[str, Layer]:
+    """From the checkpoint beside the run, if it is at the ranks that the run reports."""
+    if saved is None or {name: list(t.ranks) for name, t in saved.tensors.items()} != _lists(run.ranks_after):
+        return {}
+    return {name: _layer_of_tensor(name, t, saved.bias_sizes.get(name, 0)) for name, t in saved.tensors.items()}
+
+
+def _layer_of_tensor(name: str, tensor: StoredTensor, bias: int) -> Layer:
+    before, after = (
+        bias + _entries(tensor.format, tensor.in_dims, tensor.out_dims, ranks)
+        for ranks in (tensor.max_ranks, tensor.ranks)
+    )
+    dense = bias + tensor.in_size * tensor.out_size
+    return Layer(
+        name, tensor.max_ranks, tensor.ranks, tensor.format, tensor.in_dims, tensor.out_dims, dense, before, after
+    )
+
+
+def _from_task(run: Run) -> dict[str, Layer]:
+    """From the network of the table, if at these ranks it has the parameters that the run reports."""
+    before, after = (_account(run, ranks) for ranks in (run.ranks_before, run.ranks_after))
+    if before is None or after is None or after.total.final_parameters != run.final_parameters:
+        return {}
+    pairs = zip(before.layers, after.layers, strict=True)
+    return {
+        last.name: Layer(
+            last.name,
+            first.ranks,
+            last.ranks,
+            last.format,
+            last.in_dims,
+            last.out_dims,
+            last.counts.dense_parameters,
+            first.counts.final_parameters,
+            last.counts.final_parameters,
+        )
+        for first, last in pairs
+    }
+
+
+def _account(run: Run, ranks: Mapping[str, Sequence[int]]) -> Accounting | None:
+    """The table's network at these ranks, counted without numbers; ``None`` for a table that is not known."""
+    from rankfold.experiments.registry import TASKS
+    from rankfold.experiments.spec import Spec
+    from rankfold.surgery import tensorize_
+
+    if run.table not in TASKS or not ranks:
+        return None
+    try:
+        configs = TASKS[run.table].tensor_configs(Spec(**run.spec), "fixed", ranks)
+        with torch.device("meta"):
+            network = TASKS[run.table].network()
+        return accounting(tensorize_(network, None, overrides=configs))
+    except (TypeError, ValueError, KeyError):
+        return None  # the table was another one when the run was made
+
+
+def _entries(format: str, in_dims: Sequence[int], out_dims: Sequence[int], ranks: Sequence[int]) -> int:
+    """How many numbers the factors hold."""
+    inputs, outputs = (Folding(math.prod(dims), tuple(dims)) for dims in (in_dims, out_dims))
+    return _FORMATS[format](inputs, outputs, tuple(ranks)).num_entries
+
+
+def _lists(ranks: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
+    return {name: list(values) for name, values in ranks.items()}

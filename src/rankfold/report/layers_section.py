@@ -1,0 +1,106 @@
+"""Each layer: its format and modes, what it holds, and what was cut when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rankfold.report.layers import Layer
+from rankfold.report.markup import Html, element, join
+from rankfold.report.run import Cut, Run
+from rankfold.report.wording import count, modes, ranks_change, times
+
+Column = tuple[str, str]  # heading and class
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], caption: str, chosen: int | None = None) -> Html:
+    """A table that becomes one card per row on a narrow screen; the first column names the row."""
+    head = [element("th", {"scope": "col", "class": kind or None}, name) for name, kind in columns]
+    body = [
+        element("tr", {"class": "chosen" if n == chosen else None}, *_cells(columns, row)) for n, row in enumerate(rows)
+    ]
+    return element(
+        "table",
+        None,
+        element("caption", None, caption),
+        element("thead", None, element("tr", None, *head)),
+        element("tbody", None, *body),
+    )
+
+
+def _cells(columns: Sequence[Column], row: Sequence[str]) -> list[Html]:
+    first, *rest = row
+    cells = [element("th", {"scope": "row"}, first)]
+    for (name, kind), cell in zip(columns[1:], rest, strict=True):
+        cells.append(element("td", {"class": kind or None, "data-label": name}, cell))
+    return cells
+
+
+def layers(run: Run, found: Sequence[Layer]) -> Html | None:
+    """The layers' table, or nothing for a dense network."""
+    if not found:
+        return None
+    planted = ((run.record.get("data") or {}).get("planted") or {}).get("ranks") or {}
+    columns: list[Column] = [("layer", ""), ("format and modes", ""), ("ranks", "n")]
+    columns += [("planted", "n")] if planted else []
+    columns += [("parameters", "n"), ("dense", "n"), ("smaller", "n")]
+    rows = [_row(layer, planted) for layer in found]
+    return element(
+        "section",
+        {"id": "layers"},
+        element("h2", None, "Layers"),
+        table(columns, rows, "Ranks and parameters of each layer, from the first epoch to the last"),
+        _history_of_cuts(run),
+    )
+
+
+def _row(layer: Layer, planted: Mapping[str, Sequence[int]]) -> list[str]:
+    dims = f"{modes(layer.in_dims)} × {modes(layer.out_dims)}" if layer.in_dims else ""
+    cells = [
+        layer.name,
+        f"{layer.format} {dims}" if layer.format else "–",
+        ranks_change(layer.ranks_before, layer.ranks),
+    ]
+    cells += [modes(planted.get(layer.name, ()))] if planted else []
+    return [*cells, _parameters(layer), _or_dash(layer.dense), _smaller(layer)]
+
+
+def _parameters(layer: Layer) -> str:
+    if layer.before is None or layer.after is None:
+        return "–"
+    return count(layer.after) if layer.before == layer.after else f"{count(layer.before)} → {count(layer.after)}"
+
+
+def _or_dash(value: int | None) -> str:
+    return "–" if value is None else count(value)
+
+
+def _smaller(layer: Layer) -> str:
+    return "–" if layer.compression is None else times(layer.compression)
+
+
+# What was cut when ------------------------------------------------------------------------------------
+
+
+def _history_of_cuts(run: Run) -> Html:
+    """By layer, the epochs in which it lost ranks."""
+    cuts = run.cuts
+    if not cuts:
+        return element("p", {"class": "note"}, "No rank was cut during training.")
+    layers = list(dict.fromkeys(cut.layer for cut in cuts))
+    lists = [_cuts_of(layer, [cut for cut in cuts if cut.layer == layer]) for layer in layers]
+    return join(element("h3", None, "What was cut when"), element("div", {"class": "grid cuts"}, *lists))
+
+
+def _cuts_of(layer: str, cuts: Sequence[Cut]) -> Html:
+    items = [
+        element("li", None, element("span", None, f"epoch {cut.epoch}"), ranks_change(cut.before, cut.after))
+        for cut in cuts
+    ]
+    gone = sum(map(sum, (c.before for c in cuts))) - sum(map(sum, (c.after for c in cuts)))
+    name = f"{gone} rank{'s' if gone != 1 else ''} cut in {len(cuts)} step{'s' if len(cuts) != 1 else ''}"
+    return element(
+        "details",
+        {"open": "open" if len(cuts) <= 8 else None},
+        element("summary", None, element("b", None, layer), " ", name),
+        element("ol", None, *items),
+    )

@@ -1,0 +1,165 @@
+"""How training went: ranks, size and objective over the epochs, and λ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rankfold.report.charts import Mark, Series, line_chart
+from rankfold.report.drawings import Strip, strip_chart
+from rankfold.report.markup import Html, element, join
+from rankfold.report.run import Run
+from rankfold.report.wording import count, modes, number, percent
+
+_STAGES = {"fine-tune": "fine-tuning", "dense": "dense training", "train": "training"}
+# A quantity that spans more than this is drawn by logarithms.
+_WIDE = 30.0
+_MOST_LAMBDA_LINES = 60
+
+
+def figure(title: str, drawing: Html, note: str = "") -> Html:
+    """A drawing with its title, and a note on how to read it."""
+    caption = element("figcaption", None, element("b", None, title), element("span", None, note) if note else None)
+    return element("figure", None, caption, drawing)
+
+
+def training(run: Run, saved_variances: Mapping[str, Sequence[Sequence[float]]]) -> Html | None:
+    """All plots over the epochs, or nothing for a run that kept no history."""
+    if not run.history:
+        return None
+    marks = _marks(run)
+    groups = [
+        _group("Ranks", _rank_charts(run, marks)),
+        _group("Size and objective", [*_size_chart(run, marks), *_objective_charts(run, marks)]),
+        _group("λ, the prior variance of each rank", _lambda_charts(run, saved_variances, marks)),
+    ]
+    return element("section", {"id": "training"}, element("h2", None, "Training"), *groups)
+
+
+def _group(title: str, figures: Sequence[Html]) -> Html | None:
+    if not figures:
+        return None
+    return join(element("h3", None, title), element("div", {"class": "grid"}, *figures))
+
+
+def _marks(run: Run) -> list[Mark]:
+    """The warm-up of β, and where another stage begins."""
+    marks = []
+    positions, betas = run.values("beta")
+    if betas and max(betas) > 0:
+        full = next(p for p, beta in zip(positions, betas, strict=True) if beta >= 0.999 * max(betas))
+        if full > positions[0]:
+            marks.append(Mark("warm-up", positions[0], full))
+    for previous, epoch in zip(run.history, run.history[1:], strict=False):
+        if epoch.stage != previous.stage:
+            marks.append(Mark(_STAGES.get(epoch.stage, epoch.stage), epoch.position, epoch.position))
+    return marks
+
+
+# Ranks ------------------------------------------------------------------------------------------------
+
+
+def _rank_charts(run: Run, marks: Sequence[Mark]) -> list[Html]:
+    """A chart per layer, a line per rank."""
+    charts = []
+    for layer, before in run.ranks_before.items():
+        points = [(epoch.position, epoch.ranks[layer]) for epoch in run.history if layer in epoch.ranks]
+        if not points:
+            continue
+        xs = [position for position, _ in points]
+        lines = [
+            Series(_rank_label(n, ranks[-1], len(before)), xs, ranks, "step", n, n)
+            for n, ranks in enumerate(zip(*(ranks for _, ranks in points), strict=True))
+        ]
+        after = run.ranks_after[layer]
+        words = f"{layer}: ranks {modes(before)} at the start, {modes(after)} at the end of {len(run.history)} epochs"
+        note = modes(after) if list(after) == list(before) else f"{modes(before)} → {modes(after)}"
+        charts.append(figure(layer, line_chart(lines, words, marks=marks), note))
+    return charts
+
+
+def _rank_label(n: int, rank: int, of: int) -> str:
+    return f"{rank}" if of == 1 else f"R{subscript(n + 1)} = {rank}"
+
+
+def subscript(n: int) -> str:
+    """Digits below the line.
+
+    >>> subscript(12)
+    '₁₂'
+    """
+    return str(n).translate(str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉"))
+
+
+# Size and objective -----------------------------------------------------------------------------------
+
+
+def _size_chart(run: Run, marks: Sequence[Mark]) -> list[Html]:
+    xs, sizes = run.values("parameters")
+    if not xs:
+        return []
+    words = f"parameters of the posterior mean: {count(sizes[0])} after epoch 1, {count(sizes[-1])} at the end"
+    line = Series(count(sizes[-1]), xs, sizes, "step")
+    wide = max(sizes) > 10 * min(sizes)
+    return [figure("Parameters", line_chart([line], words, log=wide, marks=marks), "of the posterior mean")]
+
+
+def _objective_charts(run: Run, marks: Sequence[Mark]) -> list[Html]:
+    """NLL, KL, β and accuracy, those that the run has."""
+    kinds = (
+        ("nll", "NLL", "nats per training example", 1, number),
+        ("kl_nats", "KL from prior to posterior", "nats", 2, number),
+        ("beta", "β", "weight of the KL", 3, number),
+        ("accuracy", "Training accuracy", "mean of each epoch", 0, percent),
+    )
+    charts = []
+    for key, title, note, colour, text in kinds:
+        xs, ys = run.values(key)
+        if not xs or (key in ("kl_nats", "beta") and not any(ys)):
+            continue
+        words = f"{title}, {note}: {text(ys[0])} in epoch 1, {text(ys[-1])} in the last"
+        line = Series(text(ys[-1]), xs, ys, colour=colour)
+        wide = key == "nll" and min(ys) > 0 and max(ys) > _WIDE * min(ys)
+        chart = line_chart([line], words, log=wide, zero=key != "accuracy", marks=marks)
+        charts.append(figure(title, chart, note))
+    return charts
+
+
+# λ ----------------------------------------------------------------------------------------------------
+
+
+def _lambda_charts(run: Run, saved: Mapping[str, Sequence[Sequence[float]]], marks: Sequence[Mark]) -> list[Html]:
+    """λ over training if the run noted it, else those of the saved model."""
+    if any(epoch.variances for epoch in run.history):
+        return [chart for layer in run.ranks_after if (chart := _lambda_lines(run, layer, marks)) is not None]
+    return [_lambda_strips(layer, groups) for layer, groups in saved.items()]
+
+
+def _lambda_lines(run: Run, layer: str, marks: Sequence[Mark]) -> Html | None:
+    """The largest λ of each rank at every epoch, the second largest, …: a line ends where its rank is cut."""
+    noted = [(e.position, e.variances[layer]) for e in run.history if e.variances.get(layer)]
+    if not noted:
+        return None
+    lines = []
+    for n in range(len(noted[0][1])):
+        ordered = [(position, sorted(groups[n], reverse=True)) for position, groups in noted if n < len(groups)]
+        for k in range(max(len(values) for _, values in ordered)):
+            points = [(position, values[k]) for position, values in ordered if k < len(values) and values[k] > 0]
+            if points:
+                xs, ys = zip(*points, strict=True)
+                lines.append(Series("", xs, ys, colour=n))
+    words = f"λ of {layer} over training, {len(lines)} lines, on a logarithmic axis"
+    note = "each line a λ, sorted by size; a line ends where its rank is cut"
+    return figure(layer, line_chart(_thinned(lines), words, log=True, marks=marks), note)
+
+
+def _thinned(lines: list[Series]) -> list[Series]:
+    """Every so many of very many lines."""
+    return lines[:: -(-len(lines) // _MOST_LAMBDA_LINES)]
+
+
+def _lambda_strips(layer: str, groups: Sequence[Sequence[float]]) -> Html:
+    strips = [Strip(f"R{subscript(n + 1)}", values) for n, values in enumerate(groups)]
+    values = [value for group in groups for value in group]
+    words = f"λ of {layer} in the saved model: {len(values)} values from {min(values):.1e} to {max(values):.1e}"
+    drawing = strip_chart(strips, words, x_label="λ at the end", log=True)
+    return figure(layer, drawing, "one stroke per rank that was kept")
