@@ -90,6 +90,12 @@ def load(model: Model, path: str | os.PathLike[str], *, device: torch.device | s
 
     Returns:
         ``model`` itself.
+
+    >>> import tempfile, rankfold as rf
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(rf.Linear(8, 6, config=rf.TTM(max_rank=2)), folder)
+    ...     load(rf.Linear(8, 6, config=rf.TTM(max_rank=5)), folder)  # takes on the ranks
+    Linear(in_features=8, out_features=6, bias=True, TTM [2, 4] x [3, 2], ranks [2])
     """
     folder = Path(path)
     manifest = read_manifest(folder)

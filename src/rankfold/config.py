@@ -32,6 +32,10 @@ class TensorConfig(ABC):
             ``"fixed"`` (point factors, no prior: plain tensorized training at ``max_rank``).
         init_std: standard deviation of the initial weights; the layer's own default if left out.
         weak_std: σ₀ of the weak normal prior on biases and on a Tucker core.
+
+    >>> config = TTM(max_rank=20, in_dims=(28, 28), out_dims=(16, 32))
+    >>> config.build(784, 512).ranks  # of a matrix A (784, 512)
+    (20,)
     """
 
     max_rank: int | tuple[int, ...]
@@ -115,7 +119,11 @@ class CP(TensorConfig):
 @final
 @dataclass(frozen=True)
 class Tucker(TensorConfig):
-    """Tucker format: one rank per mode, and a core that grows with their product."""
+    """Tucker format: one rank per mode, and a core that grows with their product.
+
+    >>> Tucker(max_rank=5, in_dims=(28, 28), out_dims=(16, 32)).build(784, 512).factor_shapes
+    ((28, 5), (28, 5), (16, 5), (32, 5), (5, 5, 5, 5))
+    """
 
     @property
     def _format(self) -> type[formats.TensorFormat]:
@@ -125,7 +133,11 @@ class Tucker(TensorConfig):
 @final
 @dataclass(frozen=True)
 class TT(TensorConfig):
-    """Tensor-train format: one rank between every two neighbouring modes."""
+    """Tensor-train format: one rank between every two neighbouring modes.
+
+    >>> TT(max_rank=5, in_dims=(28, 28), out_dims=(16, 32)).build(784, 512).factor_shapes
+    ((1, 28, 5), (5, 28, 5), (5, 16, 5), (5, 32, 1))
+    """
 
     @property
     def _format(self) -> type[formats.TensorFormat]:
@@ -135,7 +147,11 @@ class TT(TensorConfig):
 @final
 @dataclass(frozen=True)
 class TTM(TensorConfig):
-    """Tensor-train matrix: every core carries an input and an output mode. A good first choice."""
+    """Tensor-train matrix: every core carries an input and an output mode. A good first choice.
+
+    >>> TTM(max_rank=5, in_dims=(28, 28), out_dims=(16, 32)).build(784, 512).factor_shapes
+    ((1, 28, 16, 5), (5, 28, 32, 1))
+    """
 
     @property
     def _format(self) -> type[formats.TensorFormat]:

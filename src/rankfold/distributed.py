@@ -56,6 +56,10 @@ def rewrap(model: Model) -> Model:
 
     Returns:
         ``model`` itself.
+
+    >>> model = nn.Linear(8, 6)
+    >>> rewrap(model) is model
+    True
     """
     for part in list(model.modules()):
         if isinstance(part, DistributedDataParallel):

@@ -18,7 +18,20 @@ from rankfold.distributed import whole
 
 
 class NumericalFault(FloatingPointError):
-    """A parameter or the KL became NaN or infinite; ``ranks.restore()`` returns to the last good state."""
+    """A parameter or the KL became NaN or infinite; ``ranks.restore()`` returns to the last good state.
+
+    >>> import rankfold as rf
+    >>> model = rf.Linear(8, 6, config=rf.CP(max_rank=2))
+    >>> optimizer = torch.optim.SGD(rf.param_groups(model))
+    >>> ranks = rf.RankDetermination(model, optimizer, num_data=10, total_steps=10, check_every=1)
+    >>> (model(torch.full((1, 8), torch.nan)).sum() + ranks.kl()).backward()
+    >>> optimizer.step()
+    >>> try:
+    ...     ranks.step()
+    ... except rf.NumericalFault:
+    ...     print("back at step", ranks.restore())
+    back at step 0
+    """
 
 
 @final

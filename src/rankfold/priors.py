@@ -45,7 +45,11 @@ class ShrinkagePrior(ABC):
 @final
 @dataclass(frozen=True)
 class LogUniform(ShrinkagePrior):
-    """``p(λ) ∝ λ^(−1/2)``: improper and free of parameters. The default."""
+    """``p(λ) ∝ λ^(−1/2)``: improper and free of parameters. The default.
+
+    >>> LogUniform().best_variance(torch.tensor([6.0]), torch.tensor([5.0]))  # M / (D + 1), shape (R,)
+    tensor([1.])
+    """
 
     def best_variance(self, second_moment: Tensor, count: Tensor) -> Tensor:
         # λ* = M / (D + 1)
@@ -66,6 +70,9 @@ class HalfCauchy(ShrinkagePrior):
     Args:
         eta: the scale η. ``None`` takes one constant times the factors' initial standard deviation,
             so that the same setting suits layers of every size.
+
+    >>> HalfCauchy(eta=1.0).best_variance(torch.tensor([6.0]), torch.tensor([5.0]))  # shape (R,)
+    tensor([1.])
     """
 
     eta: float | None = None

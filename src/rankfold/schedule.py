@@ -34,6 +34,9 @@ class Pruning:
         patience: a rank is cut when it was found dead at this many checks running.
         rule: which ranks are dead; by default the information rule for Bayesian factors and the
             norm rule for MAP.
+
+    >>> gentle = Pruning(at=(0.8, 1.0), patience=5)  # two moments; dead at five checks running
+    >>> at_the_end = Pruning(at=(1.0,))  # shapes never change during training
     """
 
     at: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9, 1.0)

@@ -22,7 +22,11 @@ from rankfold.pruning.rules import PruningRule, default_rule
 
 
 class RankCollapseWarning(UserWarning):
-    """Every rank of a group is dead: the layer carries nothing, or the KL weighs too much."""
+    """Every rank of a group is dead: the layer carries nothing, or the KL weighs too much.
+
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", RankCollapseWarning)  # training in here ends at the first one
+    """
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,11 @@ class PrunedTensor:
 
 @dataclass(frozen=True)
 class PruneResult:
-    """What one pruning did. Shapes have changed: wrap DDP again and capture CUDA graphs again."""
+    """What one pruning did. Shapes have changed: wrap DDP again and capture CUDA graphs again.
+
+    >>> print(PruneResult((PrunedTensor("0.tensor", (8, 8), (5, 3), 1e-4, 2e-3, False),)))
+    0.tensor: ranks [8, 8] → [5, 3], output changed by 1.0e-04 (mean), 2.0e-03 (sample)
+    """
 
     tensors: tuple[PrunedTensor, ...]
 
@@ -78,6 +86,12 @@ def prune_(
 
     Returns:
         What was cut, or ``None`` if nothing was.
+
+    >>> import rankfold as rf
+    >>> layer = rf.Linear(8, 6, config=rf.CP(max_rank=3))
+    >>> layer.tensor.factors.mean[0].data[:, 1] = 0.0  # an empty rank
+    >>> prune_(layer, rule=rf.RelativeNormRule()).tensors[0].ranks_after
+    (2,)
     """
     dead = {
         name: (rule or default_rule(tensor)).dead(tensor)

@@ -44,6 +44,11 @@ class InformationRule(PruningRule):
     axis of its group the slice carries fewer than ``nats`` **and** its signal Σμ² is below
     ``signal_to_noise`` times its noise Σσ². The second condition protects live slices of only a few
     entries, which never carry much.
+
+    >>> import rankfold as rf
+    >>> layer = rf.Linear(8, 6, config=rf.CP(max_rank=3))
+    >>> InformationRule(nats=3.0).dead(layer.tensor)  # one boolean tensor (R_n,) per rank group
+    [tensor([False, False, False])]
     """
 
     nats: float = 3.0
@@ -77,6 +82,11 @@ class RelativeNormRule(PruningRule):
     Point factors have no spread to compare with, so what counts is how much of the weight a rank
     makes up: ``‖A_k‖_F / ‖A‖_F``, with A_k the part of A that goes through rank k alone. A weight that as
     a whole has shrunk to ``tolerance`` of its initial size is dead altogether.
+
+    >>> import rankfold as rf
+    >>> layer = rf.Linear(8, 6, config=rf.TTM(max_rank=2, inference="map"))
+    >>> RelativeNormRule(tolerance=1e-3).dead(layer.tensor)  # one boolean tensor (R_n,) per rank group
+    [tensor([False, False])]
     """
 
     tolerance: float = 1e-3
@@ -108,7 +118,11 @@ class RelativeNormRule(PruningRule):
 @final
 @dataclass(frozen=True)
 class VarianceRule(PruningRule):
-    """The paper's rule: a rank is dead when λ < ``epsilon``. The right ε differs from task to task."""
+    """The paper's rule: a rank is dead when λ < ``epsilon``. The right ε differs from task to task.
+
+    >>> import rankfold as rf
+    >>> at_the_end = rf.Pruning(at=(1.0,), rule=VarianceRule(epsilon=1e-5))
+    """
 
     remedy: ClassVar[str] = "lower epsilon"
 
