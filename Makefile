@@ -8,7 +8,7 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 PYTEST_FLAGS ?= -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint bench docs clean
 
 help: ## list these targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 8
@@ -26,6 +26,10 @@ lint: $(VENV)/.installed-dev ## check style and types
 
 bench: $(VENV)/.installed-dev ## time layers against torch.nn and tensorly-torch
 	$(BIN)/rankfold bench layers
+
+docs: $(VENV)/.installed-docs ## build the documentation into site/
+	$(BIN)/python tools/docs/generated.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 clean: ## remove .venv, runs/demo and caches
 	rm -rf $(VENV) runs/demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

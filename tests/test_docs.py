@@ -1,31 +1,107 @@
-"""Every Python block of the pages in docs runs, one after the other, as a reader would run them."""
+"""The pages in docs are true: their code runs and prints what they show, their links and tables hold."""
 
+import importlib.util
 import re
 from pathlib import Path
 
 import pytest
 import torch
 
-DOCS = Path(__file__).parent.parent / "docs"
+import rankfold as rf
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())
 
 
-def blocks(page):
-    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+def text_of(page):
+    return page.read_text(encoding="utf-8")
+
+
+def blocks(page, language):
+    """Blocks of code by the line at which they begin."""
+    text = text_of(page)
+    found = re.finditer(rf"^```{language}\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    return {text.count("\n", 0, match.start(1)): match[1] for match in found}
 
 
 @pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated")  # Lightning's own
 @pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers")  # Lightning's advice
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())
-def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch):
+@each_page
+def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch, capsys):
+    """One namespace per page, as a reader would run them; what stands in a text block was printed."""
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     names = {"__name__": "page"}
-    for block in blocks(page):
-        exec(compile(block, str(page), "exec"), names)
+    for line, block in blocks(page, "python").items():
+        exec(compile("\n" * line + block, str(page), "exec"), names)  # errors name the line of the page
+    printed = capsys.readouterr().out
+    for shown in blocks(page, "text").values():
+        assert shown in printed
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())
+# Links ------------------------------------------------------------------------------------------------
+
+
+@each_page
 def test_the_links_of_a_page_exist(page):
-    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), target
+    """Pages, figures and files, and the headings that links name."""
+    prose = re.sub(r"^```.*?^```", "", text_of(page), flags=re.DOTALL | re.MULTILINE)
+    for target, heading in re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", prose):
+        linked = page.parent / target if target else page
+        assert linked.exists(), target
+        assert not heading or heading in headings(linked), f"{target}#{heading}"
+
+
+def headings(page):
+    """The anchors that the site gives to the headings of a page."""
+    found = re.findall(r"^#+ (.*)$", text_of(page), flags=re.MULTILINE)
+    return {
+        re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", heading.encode("ascii", "ignore").decode()).strip().lower())
+        for heading in found
+    }
+
+
+# What is generated ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def generated():
+    spec = importlib.util.spec_from_file_location("generated", ROOT / "tools" / "docs" / "generated.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_tables_of_the_pages_come_from_the_result_files(generated):
+    for (page, name), make in generated.SECTIONS.items():
+        section = re.search(
+            rf"<!-- {name}: begin, generated -->(.*)<!-- {name}: end -->", text_of(ROOT / page), re.DOTALL
+        )
+        assert section, f"{page} has no section {name!r}"
+        assert section[1].strip() == make(), f"{name!r} in {page} is out of date; run: python tools/docs/generated.py"
+
+
+# The reference ----------------------------------------------------------------------------------------
+
+
+def test_every_public_name_is_in_the_reference():
+    directives = "\n".join(text_of(page) for page in (DOCS / "reference").glob("*.md"))
+    documented = {path.rpartition(".")[2] for path in re.findall(r"^::: (\S+)$", directives, flags=re.MULTILINE)}
+    assert documented >= set(rf.__all__)
+
+
+def test_every_name_in_the_reference_exists():
+    for page in (DOCS / "reference").glob("*.md"):
+        for path in re.findall(r"^::: (\S+)$", text_of(page), flags=re.MULTILINE):
+            parent, _, name = path.rpartition(".")
+            try:
+                importlib.import_module(path)
+            except ModuleNotFoundError:
+                assert name in vars(importlib.import_module(parent)), path
+
+
+def test_every_public_name_has_a_docstring_with_an_example():
+    without = [name for name in rf.__all__ if ">>>" not in (vars(rf)[name].__doc__ or "")]
+    assert without == []
