@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rankfold import kernels
 from rankfold.config import TensorConfig
 from rankfold.formats import Factors, TensorFormat
+from rankfold.formats.base import LARGEST_COPY
 from rankfold.posterior import (
     INITIAL_STD_RATIO,
     FactorPosterior,
@@ -242,7 +243,8 @@ class BayesianTensor(nn.Module):
 def _initial_means(format: TensorFormat, weight_std: float, matrix: Tensor | None) -> list[Tensor]:
     """Factors in float64: of ``matrix`` if given, random otherwise."""
     if matrix is not None and matrix.any():
-        return format.decompose(matrix.double())
+        exact = matrix if matrix.numel() > LARGEST_COPY else matrix.double()  # a large one is not copied
+        return [factor.double() for factor in format.decompose(exact)]
     means = format.random_factors(weight_std)
     if matrix is not None:
         means[-1].zero_()  # A = 0, and yet the last factor receives gradients

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rankfold.formats import TensorTrain, TensorTrainMatrix
+from rankfold.formats import TensorTrain, TensorTrainMatrix, base
 from rankfold.formats.blockwise import blockwise_tt_svd
 from rankfold.shapes import Folding
 
@@ -76,3 +76,16 @@ def test_memory_stays_near_the_size_of_a_block():
 def test_wrong_shapes_are_named():
     with pytest.raises(ValueError, match="pairs must fold 120 rows and have one rank between each two"):
         blockwise_tt_svd(torch.zeros(ROWS, COLUMNS), INPUTS, TRAIN, (3, 3))
+
+
+def test_large_matrices_take_this_way(monkeypatch):
+    matrix = torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(2))
+    for format, pairs in formats((3, 4, 5)):
+        assert list(format.train_pairs) == pairs
+        at_once = format.decompose(matrix)
+        with monkeypatch.context() as patch:
+            patch.setattr(base, "LARGEST_COPY", 10)
+            in_blocks = format.decompose(matrix)
+        torch.testing.assert_close(format.reconstruct(in_blocks), format.reconstruct(at_once))
+        sizes = [float(core.square().mean()) for core in in_blocks]
+        assert max(sizes) == pytest.approx(min(sizes), rel=1e-3)

@@ -7,6 +7,7 @@ six days train and the last is looked at.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from rankfold.experiments.task import Data, Examples, Folding, Task
 from rankfold.models.dlrm import DLRM
 
 _Dims = tuple[int, ...]
+# Of the rows of the tensorized tables: small, as usual for tables of millions of rows, most of them rarely seen.
+INIT_STD = 0.01
 
 # The five large tables by the numbers of their categories, from 0, and the modes of their rows.
 MODES: Mapping[int, tuple[int, int, int]] = {
@@ -47,11 +50,11 @@ def _ranks(*ranks: int) -> dict[str, int]:
 
 
 FOLDINGS: dict[FormatName, Folding] = {
-    "cp": Folding(_ranks(350, 306, 333, 326, 335), _layers((128,))),
+    "cp": Folding(_ranks(350, 306, 333, 326, 335), _layers((128,)), INIT_STD),
     # printed 20 for the first table; 22 gives the printed count of 1,131,212
-    "tucker": Folding(_ranks(22, 20, 22, 21, 22), _layers((128,))),
-    "tt": Folding(24, _layers((128,))),
-    "ttm": Folding(16, _layers((4, 4, 8))),
+    "tucker": Folding(_ranks(22, 20, 22, 21, 22), _layers((128,)), INIT_STD),
+    "tt": Folding(24, _layers((128,)), INIT_STD),
+    "ttm": Folding(16, _layers((4, 4, 8)), INIT_STD),
 }
 
 
@@ -90,5 +93,14 @@ def _examples(data: Criteo, parts: list[slice], device: torch.device) -> Example
     return Examples((numbers, categories), labels)
 
 
-TASK = Task(network, FOLDINGS, load, loss=click_loss, evaluate=evaluate, find=find_files)
-EXTRA_TASK = Task(network, FOLDINGS, partial(load, extra=True), loss=click_loss, evaluate=evaluate, find=find_files)
+TASK = Task(
+    network,
+    FOLDINGS,
+    load,
+    loss=click_loss,
+    evaluate=evaluate,
+    counted="layers",
+    too_large=True,
+    find=find_files,
+)
+EXTRA_TASK = replace(TASK, load=partial(load, extra=True))

@@ -84,4 +84,4 @@ def _examples(inputs: Inputs, labels: NDArray[np.int64], device: torch.device) -
     return Examples(tuple(x.to(device) for x in inputs), torch.from_numpy(labels).to(device))
 
 
-TASK = Task(SentimentClassifier, FOLDINGS, load)
+TASK = Task(SentimentClassifier, FOLDINGS, load, counted="layers")

@@ -20,6 +20,7 @@ from rankfold.experiments.spec import Spec
 from rankfold.experiments.task import Data, Task
 from rankfold.experiments.training import Epoch, Training
 from rankfold.surgery import tensorize_
+from rankfold.surgery.materialize import materialized
 
 Ranks = Mapping[str, Sequence[int]]
 Progress = Callable[[Epoch], None]
@@ -66,7 +67,7 @@ class Workshop:
             spec,
             epochs=epochs,
             stage=stage,
-            folder=self.folder / stage,
+            folder=None if self.task.too_large and stage == "dense" else self.folder / stage,
             loss=self.task.loss,
             augment=self.task.augment,
         )
@@ -92,8 +93,11 @@ def train(spec: Spec, workshop: Workshop, oracle: Ranks | None = None) -> Traine
 
 def train_dense(spec: Spec, workshop: Workshop) -> Trained:
     """The dense network; the same spec is trained once and then taken from the shared folder."""
-    folder = workshop.shared / f"dense-seed{spec.seed}-{_fingerprint(spec.dense(), len(workshop.data.train))}"
     torch.manual_seed(spec.seed)
+    if workshop.task.too_large:
+        model = materialized(_on_meta(workshop.task), workshop.device)
+        return Trained(model, workshop.train(model, spec, epochs=spec.epochs, stage="dense"))
+    folder = workshop.shared / f"dense-seed{spec.seed}-{_fingerprint(spec.dense(), len(workshop.data.train))}"
     model = workshop.task.network()
     if folder.is_dir():
         history = json.loads((folder / _HISTORY_FILE).read_text(encoding="utf-8"))
@@ -107,9 +111,8 @@ def _train_tensorized(spec: Spec, workshop: Workshop, inference: Inference) -> T
     """Factors from the first step: at a fixed rank, or with a prior that finds it."""
     torch.manual_seed(spec.seed)
     configs = workshop.task.tensor_configs(spec, inference)
-    with torch.device("meta" if workshop.task.too_large else "cpu"):
-        network = workshop.task.network()
-    model = tensorize_(network, None, overrides=configs, device="cpu" if workshop.task.too_large else None)
+    network = _on_meta(workshop.task) if workshop.task.too_large else workshop.task.network()
+    model = tensorize_(network, None, overrides=configs)
     return Trained(model, workshop.train(model, spec, epochs=spec.epochs, stage="train"))
 
 
@@ -121,6 +124,12 @@ def _train_then_compress(spec: Spec, workshop: Workshop, ranks: Ranks | None) ->
     model = tensorize_(dense.model.cpu(), None, overrides=configs, trained=True)
     tuned = workshop.train(model, spec, epochs=spec.fine_tune_epochs, stage="fine-tune")
     return Trained(model, [*dense.history, *tuned])
+
+
+def _on_meta(task: Task) -> nn.Module:
+    """The dense network without its memory."""
+    with torch.device("meta"):
+        return task.network()
 
 
 def _fingerprint(spec: Spec, num_data: int) -> str:

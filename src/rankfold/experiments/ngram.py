@@ -47,4 +47,4 @@ def load(split: Split, device: torch.device, folder: Path | None = None, verify:
     return encoded(train, corpus, part_of(test, split), encode, device)
 
 
-TASK = Task(NgramClassifier, FOLDINGS, load, too_large=True)
+TASK = Task(NgramClassifier, FOLDINGS, load, counted="layers", too_large=True)

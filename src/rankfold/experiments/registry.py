@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankfold.experiments import cifar10, cifar10_resnet18, imdb, mnist, ngram, synthetic
+from rankfold.experiments import cifar10, cifar10_resnet18, dlrm, dlrm_planted, imdb, mnist, ngram, synthetic
 from rankfold.experiments.task import Task
 
 TASKS: dict[str, Task] = {
@@ -10,6 +10,9 @@ TASKS: dict[str, Task] = {
     "synthetic": synthetic.TASK,
     "imdb": imdb.TASK,
     "ngram": ngram.TASK,
+    "dlrm": dlrm.TASK,
+    "dlrm-extra": dlrm.EXTRA_TASK,
+    "dlrm-planted": dlrm_planted.TASK,
     "cifar10": cifar10.TASK,
     "cifar10-resnet18": cifar10_resnet18.TASK,
 }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import shutil
 import statistics
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,11 @@ from rankfold.experiments.provenance import peak_memory, provenance, start_measu
 from rankfold.experiments.registry import task_named
 from rankfold.experiments.results import Places, Run, read_result, write_result
 from rankfold.experiments.spec import Spec, Split
-from rankfold.experiments.task import Data
+from rankfold.experiments.task import Data, Task
 from rankfold.experiments.training import Epoch, current_ranks
 
 
-@lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=1)
 def _load_once(task: str, split: Split, device: torch.device, folder: Path | None, verify: bool) -> Data:
     return task_named(task).load(split, device, folder, verify)
 
@@ -56,7 +57,7 @@ def perform(
         "row": run.row,
         "seed": run.spec.seed,
         "spec": run.spec.as_dict(),
-        **about_model(trained.model, run.spec),
+        **about_model(trained.model, run.spec, counted_layers(task)),
         "metrics": metrics,
         "data": _about_data(data, places),
         "timing": {
@@ -68,8 +69,9 @@ def perform(
         **provenance(device),
         "history": [asdict(epoch) for epoch in trained.history],
     }
-    save(trained.model, folder / "model")
-    Architecture.of(task.network, data.train.inputs).write(folder / "model")
+    if not (task.too_large and run.spec.method == "dense"):
+        save(trained.model, folder / "model")
+        Architecture.of(task.network, data.train.inputs).write(folder / "model")
     write_result(run.file(places), result)
     for stage in {epoch.stage for epoch in trained.history}:
         shutil.rmtree(folder / stage, ignore_errors=True)
@@ -90,19 +92,26 @@ def oracle_ranks(run: Run, places: Places) -> Ranks | None:
     return ranks
 
 
-def about_model(model: nn.Module, spec: Spec) -> dict[str, Any]:
-    """Ranks and parameter counts, before and after."""
-    total = accounting(model).total
+def about_model(model: nn.Module, spec: Spec, layers: Sequence[str] = ()) -> dict[str, Any]:
+    """Ranks and parameter counts, before and after: of the named layers alone, or of the whole model."""
+    parts = [model.get_submodule(name) for name in layers] or [model]
+    total = functools.reduce(operator.add, (accounting(part).total for part in parts))
     before = {name.removesuffix(".tensor"): list(t.max_ranks) for name, t in tensors_of(model).items()}
     return {
         "ranks": {"before": before, "after": current_ranks(model)},
         "parameters": {
+            "of": "layers" if layers else "network",
             "dense": total.dense_parameters,
             # a method that trains a dense model first holds all of it
             "training": total.dense_parameters if spec.compresses else total.training_parameters_at_start,
             "final": total.final_parameters,
         },
     }
+
+
+def counted_layers(task: Task) -> tuple[str, ...]:
+    """The layers whose parameters the table counts; none means the whole network."""
+    return () if task.counted == "network" else tuple(next(iter(task.foldings.values())).layers)
 
 
 def _about_data(data: Data, places: Places) -> dict[str, Any]:

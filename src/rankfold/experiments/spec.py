@@ -43,6 +43,8 @@ class Spec:
         epochs: of training, or of the dense training of ``tc-mr`` and ``tc-or``.
         lr: Adam's learning rate, which falls linearly to 0 over the last ``decay`` of the steps.
         log_std_lr: learning rate of the log-stds, as a multiple of ``lr``.
+        weight_decay: of the layers that are dense, decoupled as in AdamW.
+        precision: of the forward pass; with ``bfloat16`` by autocast.
         split: ``test`` trains on all training images; ``validation`` holds some back and looks at those
             instead of the test images.
 
@@ -64,6 +66,8 @@ class Spec:
     lr: float = 2e-3
     log_std_lr: float = 1.0
     decay: float = 0.3
+    weight_decay: float = 0.0
+    precision: Literal["float32", "bfloat16"] = "float32"
     seed: int = 0
     split: Split = "test"
 
@@ -96,6 +100,8 @@ class Spec:
             batch_size=self.batch_size,
             lr=self.lr,
             decay=self.decay,
+            weight_decay=self.weight_decay,
+            precision=self.precision,
             seed=self.seed,
             split=self.split,
         )
@@ -139,6 +145,8 @@ _RULES: dict[str, _Rule] = {
     "lr": _POSITIVE,
     "log_std_lr": _POSITIVE,
     "decay": _SHARE,
+    "weight_decay": ("a number of at least 0", lambda value: _is_number(value) and 0 <= value < float("inf")),
+    "precision": _one_of("float32", "bfloat16"),
     "seed": ("an integer of at least 0", lambda value: type(value) is int and value >= 0),
     "split": _one_of("test", "validation"),
 }

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+from rankfold.experiments.clicks import compare
 from rankfold.experiments.planning import Request
 from rankfold.experiments.results import Places, result_of
 from rankfold.experiments.spec import PAPER_FILE, TARGETS_FILE, Spec, read_rows, read_toml
@@ -128,6 +129,7 @@ def _targets(rows: Sequence[Row], wanted: Mapping[str, Any]) -> list[Target]:
             targets.append(_size_target(row, level, point))
     targets += [_rank_target(row, wanted["ranks"][row.spec.format]) for row in found if "ranks" in wanted]
     for row in found:
+        targets += _auc_targets(row, rows, wanted.get("auc", {}).get("not_below", ()))
         targets += _uncertainty_targets(row, fixed.get(row.spec.format), wanted.get("uncertainty", {}))
     return targets
 
@@ -136,12 +138,32 @@ def _size_target(row: Row, level: str, point: Mapping[str, float]) -> Target:
     accuracy, final = row.accuracy, row.final
     assert accuracy is not None
     assert final is not None
+    if "accuracy" not in point:
+        wish, found = f"{level}: ≤ {point['parameters']:,} parameters", f"{final.mean:,.0f}"
+        return Target(row.name, wish, found, final.mean <= point["parameters"])
     return Target(
         row.name,
-        f"{level}: ≥ {point['accuracy']:.1f} % at ≤ {point['parameters']:,}",
+        f"{level}: ≥ {_percent(point['accuracy'])} % at ≤ {point['parameters']:,}",
         f"{accuracy.mean:.2f} % at {final.mean:,.0f}",
         accuracy.mean >= point["accuracy"] and final.mean <= point["parameters"],
     )
+
+
+def _percent(accuracy: float) -> str:
+    """One decimal, or as many as were given."""
+    return f"{accuracy:.1f}" if round(accuracy, 1) == accuracy else f"{accuracy:g}"
+
+
+def _auc_targets(row: Row, rows: Sequence[Row], methods: Sequence[str]) -> list[Target]:
+    """AUC not below that of other rows, by a paired bootstrap over the examples."""
+    others = [o for o in rows if o.spec.method in methods and o.spec.format in (None, row.spec.format) and o.results]
+    targets = []
+    for other in others:
+        seeds = min(len(row.results), len(other.results))
+        found = compare(row.results[:seeds], other.results[:seeds])
+        text = f"{found.difference:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
+        targets.append(Target(row.name, f"AUC not below that of {other.name}", text, found.high >= 0.0))
+    return targets
 
 
 def _rank_target(row: Row, wanted: Mapping[str, float]) -> Target:

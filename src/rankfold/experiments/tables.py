@@ -13,6 +13,14 @@ from rankfold.experiments.summary import Average, Row, Summary, found_ranks, pla
 Style = Literal["text", "markdown"]
 _NOTHING = "–"
 _FORMATS = {"cp": "CP", "tucker": "Tucker", "tt": "TT", "ttm": "TTM", None: ""}
+_SCORES = {
+    "auc": "AUC",
+    "nll_nats": "NLL",
+    "ece": "ECE",
+    "brier": "Brier",
+    "auroc_entropy": "AUROC, entropy",
+    "auroc_mutual_information": "AUROC, MI",
+}
 _METHODS = {"dense": "dense", "fr": "FR", "tc-mr": "TC-MR", "tc-or": "TC-OR"}
 
 
@@ -46,7 +54,7 @@ def brief_grid(summary: Summary) -> Grid:
     whole = _results_grid(rows)
     # without the columns of training parameters and of the number of seeds
     kept = [0, 1, 3, 4, 5, 8, 9]
-    lines = tuple(tuple(line[n] for n in kept) for line in whole.rows)
+    lines = tuple(_picked(line, kept) for line in whole.rows)
     headings = ("format", "method", "parameters", "smaller", "accuracy, %", "paper: parameters", "accuracy, %")
     return Grid("", headings, lines)
 
@@ -151,21 +159,25 @@ def _joined(ranks: Sequence[int]) -> str:
 
 
 def _uncertainty_grid(rows: Sequence[Row]) -> Grid:
-    columns = (("nll_nats", "NLL"), ("ece", "ECE"), ("brier", "Brier"), ("auroc_entropy", "AUROC, entropy"))
-    mutual = ("auroc_mutual_information", "AUROC, MI")
     lines = []
     for row in rows:
-        for prediction in ("posterior_mean", "monte_carlo"):
+        for prediction, how in (("posterior_mean", "mean"), ("monte_carlo", "Monte Carlo")):
             if row.score(prediction, "nll_nats") is not None:
-                scores = [row.score(prediction, name) for name, _ in (*columns, mutual)]
-                how = "Monte Carlo" if prediction == "monte_carlo" else "mean"
-                lines.append((*_names(row), how, *(_shown(score, ".4f") for score in scores)))
+                scores = [_shown(row.score(prediction, name), ".4f") for name in _SCORES]
+                lines.append((*_names(row), how, *scores))
+    headings = ("format", "method", "prediction", *_SCORES.values())
+    # a column that has nothing in it is left out
+    kept = [n for n in range(len(headings)) if n < 3 or any(line[n] != _NOTHING for line in lines)]
     return Grid(
-        "Uncertainty: calibration, and telling Fashion-MNIST from MNIST",
-        ("format", "method", "prediction", *(heading for _, heading in (*columns, mutual))),
-        tuple(lines),
+        "Uncertainty: quality of the probabilities, and AUROC against unfamiliar examples",
+        _picked(headings, kept),
+        tuple(_picked(line, kept) for line in lines),
         labels=3,
     )
+
+
+def _picked(cells: Sequence[str], kept: Sequence[int]) -> tuple[str, ...]:
+    return tuple(cells[n] for n in kept)
 
 
 def _targets_grid(summary: Summary) -> Grid:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, final
 
 import torch
 import torch.nn.functional as F
@@ -69,10 +69,17 @@ class Data:
 
 @dataclass(frozen=True)
 class Folding:
-    """The rank a format starts from, for all layers or each by name, and the modes (inputs, outputs) of every layer."""
+    """How a format starts.
+
+    Attributes:
+        max_rank: for all layers, or each by name.
+        layers: the modes (inputs, outputs) of every layer.
+        init_std: of the weights; each layer's own if left out.
+    """
 
     max_rank: int | Mapping[str, int | _Dims]
     layers: Mapping[str, tuple[_Dims, _Dims]]
+    init_std: float | None = None
 
     def rank_of(self, layer: str) -> int | _Dims:
         return self.max_rank if isinstance(self.max_rank, int) else self.max_rank[layer]
@@ -103,7 +110,9 @@ class Task:
         augment: makes a batch's inputs of its examples, on the device.
         settle: brings a trained model in order before it is evaluated, such as its batch norms.
         prepare: makes a run's own data of what was loaded.
-        too_large: whether the dense network is never to be in memory, only its tensorized twin.
+        counted: what the numbers of parameters are of: the whole network, or the layers with foldings alone.
+        too_large: whether a dense network is too much for the memory of most machines. It is then made only where
+            the method is to train it, and never saved.
         find: raises an error if the data are not in the folder.
     """
 
@@ -115,6 +124,7 @@ class Task:
     augment: Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]] | None = None
     settle: Callable[[nn.Module, Data], None] | None = None
     prepare: Callable[[Data, Spec], Data] = keep_labels
+    counted: Literal["network", "layers"] = "network"
     too_large: bool = False
     find: Callable[[Path | None], object] | None = None
 
@@ -132,6 +142,7 @@ class Task:
                 out_dims=out_dims,
                 prior=prior,
                 inference=inference,
+                init_std=folding.init_std,
             )
             for name, (in_dims, out_dims) in folding.layers.items()
         }

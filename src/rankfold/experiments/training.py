@@ -16,7 +16,7 @@ from typing import Any, final
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim import Adam
+from torch.optim import Adam, AdamW
 
 from rankfold.accounting import accounting
 from rankfold.bayesian_tensor import tensors_of
@@ -88,7 +88,8 @@ class Training:
         model: on the device of the examples.
         epochs: how many there will be in all.
         stage: what to call them.
-        folder: for checkpoints. That of the last epoch stays, until the caller has what it needs.
+        folder: for checkpoints; none are written without one. That of the last epoch stays, until the caller has
+            what it needs.
         loss: mean NLL in nats of outputs, given labels.
         augment: makes a batch's inputs of its examples.
         count_right: of a batch's outputs, given labels.
@@ -106,7 +107,7 @@ class Training:
         *,
         epochs: int,
         stage: str,
-        folder: Path,
+        folder: Path | None,
         loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
         augment: Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]] | None = None,
         count_right: Callable[[Tensor, Tensor], Tensor] = num_right,
@@ -130,7 +131,7 @@ class Training:
         self._sums = torch.zeros(2, device=examples.device)  # of NLL and of right answers
         self._steps_done = 0
         self._lr_factor = 1.0
-        state = read_checkpoint(folder, model, self._settings)
+        state = None if folder is None else read_checkpoint(folder, model, self._settings)
         self.optimizer = _adam(model, spec, examples.device)
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
         self._full_rates = [float(rate) for rate in self._rates]
@@ -177,7 +178,7 @@ class Training:
     def _step(self, batch: Tensor) -> Tensor:
         """One training step on the examples ``batch`` (B,); all of it on the device."""
         inputs, labels = self.examples.batch(batch), self.examples.labels[batch]
-        outputs = self.model(*(inputs if self.augment is None else self.augment(inputs)))
+        outputs = self._forward(inputs if self.augment is None else self.augment(inputs))
         nll = self.loss(outputs, labels)
         (nll + self.ranks.kl()).backward()
         self.optimizer.step()
@@ -185,6 +186,15 @@ class Training:
         self.ranks.step()
         self._sums.add_(torch.stack([nll.detach(), self.count_right(outputs.detach(), labels).float()]))
         return nll.detach()
+
+    def _forward(self, inputs: tuple[Tensor, ...]) -> Tensor:
+        if self.spec.precision == "float32":
+            outputs: Tensor = self.model(*inputs)
+            return outputs
+        # casts must not be kept beyond a step that is captured
+        with torch.autocast(self.examples.device.type, torch.bfloat16, cache_enabled=False):
+            outputs = self.model(*inputs)
+        return outputs.float()
 
     def _order(self) -> Tensor:
         """The indices of an epoch, (steps, B); they depend on the seed and the epoch alone."""
@@ -223,8 +233,9 @@ class Training:
     # Checkpoints ----------------------------------------------------------------------------------
 
     def write_checkpoint(self) -> None:
-        """Keep the state at the end of the last epoch."""
-        write_checkpoint(self.folder, self.model, self._state(), len(self.history))
+        """Keep the state at the end of the last epoch, if there is a folder for it."""
+        if self.folder is not None:
+            write_checkpoint(self.folder, self.model, self._state(), len(self.history))
 
     @property
     def _settings(self) -> dict[str, Any]:
@@ -256,12 +267,13 @@ class Training:
 
 
 def _adam(model: nn.Module, spec: Spec, device: torch.device) -> Adam:
-    """Adam with its learning rates on the device, where a captured graph can read them."""
-    groups = param_groups(model)
+    """Adam, or AdamW if there is decay, with its learning rates on the device, where a captured graph can read them."""
+    groups = param_groups(model, weight_decay=spec.weight_decay)
     for group in groups:
         factor = spec.log_std_lr if group["name"] == "log_std" else 1.0
         group["lr"] = torch.tensor(spec.lr * factor, device=device)
-    return Adam(groups, fused=True, capturable=device.type == "cuda")
+    make = AdamW if spec.weight_decay else Adam
+    return make(groups, fused=True, capturable=device.type == "cuda")
 
 
 def current_ranks(model: nn.Module) -> dict[str, list[int]]:

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rankfold.contraction import contract, contract_rows, rebuilding_is_cheaper
+from rankfold.formats.blockwise import Pairs, blockwise_tt_svd
 from rankfold.shapes import Folding, is_positive_integer
 
 Factors = Sequence[Tensor]
@@ -31,6 +32,8 @@ RANK = "qrstuvwxyzZYXWVUT"
 OTHER_RANK = "ACDEFGHIJKLMNOPQR"  # the second set of factors of an inner product
 _BATCH = "B"
 MAX_MODES = len(INPUT)
+# Matrices of more entries, 1 GB in float64, are decomposed block by block where the format can.
+LARGEST_COPY = 1 << 27
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,11 @@ class TensorFormat(ABC):
     @abstractmethod
     def _decompose(self, tensor: Tensor) -> list[Tensor]:
         """Factors that approximate ``tensor`` (I_1, …, I_p, J_1, …, J_q)."""
+
+    @property
+    def train_pairs(self) -> Pairs | None:
+        """``(I_n, J_n)`` of the cores of a train; ``None`` for formats that are none."""
+        return None
 
     # Written once for all formats --------------------------------------------------------------
 
@@ -185,6 +193,10 @@ class TensorFormat(ABC):
         expected = (self.inputs.size, self.outputs.size)
         if tuple(matrix.shape) != expected:
             raise ValueError(f"the matrix to decompose must have shape {expected}, got {tuple(matrix.shape)}")
+        if matrix.numel() > LARGEST_COPY and self.train_pairs is not None:
+            cores = blockwise_tt_svd(matrix.detach(), self.inputs, self.train_pairs, self.ranks)
+            shaped = [core.reshape(shape) for core, shape in zip(cores, self.factor_shapes, strict=True)]
+            return [factor.to(matrix.dtype) for factor in _balance(shaped)]
         below, right = self.inputs.padded_size - expected[0], self.outputs.padded_size - expected[1]
         padded = F.pad(matrix.detach().double(), (0, right, 0, below))
         factors = _balance(self._decompose(padded.reshape(*self.inputs.dims, *self.outputs.dims)))

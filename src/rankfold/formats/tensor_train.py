@@ -7,6 +7,7 @@ from typing import ClassVar, final
 from torch import Tensor
 
 from rankfold.formats.base import INPUT, OUTPUT, RANK, RankGroup, TensorFormat
+from rankfold.formats.blockwise import Pairs
 from rankfold.formats.decompositions import tt_svd
 from rankfold.shapes import Folding
 
@@ -43,6 +44,10 @@ class TensorTrain(TensorFormat):
     @property
     def useful_ranks(self) -> tuple[int, ...]:
         return train_useful_ranks(self._dims)
+
+    @property
+    def train_pairs(self) -> Pairs | None:
+        return (*((size, 1) for size in self.inputs.dims), *((1, size) for size in self.outputs.dims))
 
     def _decompose(self, tensor: Tensor) -> list[Tensor]:
         return tt_svd(tensor, self.ranks)

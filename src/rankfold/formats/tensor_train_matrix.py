@@ -6,6 +6,7 @@ from typing import ClassVar, final
 from torch import Tensor
 
 from rankfold.formats.base import INPUT, OUTPUT, RANK, RankGroup, TensorFormat
+from rankfold.formats.blockwise import Pairs
 from rankfold.formats.decompositions import tt_svd
 from rankfold.formats.tensor_train import train_rank_groups, train_useful_ranks
 from rankfold.shapes import Folding
@@ -58,6 +59,10 @@ class TensorTrainMatrix(TensorFormat):
     @property
     def useful_ranks(self) -> tuple[int, ...]:
         return train_useful_ranks(tuple(i * j for i, j in self._pairs))
+
+    @property
+    def train_pairs(self) -> Pairs | None:
+        return self._pairs
 
     def _decompose(self, tensor: Tensor) -> list[Tensor]:
         # (I_1, …, I_d, J_1, …, J_d) -> (I_1 J_1, …, I_d J_d), a tensor train, then split the pairs again.

@@ -38,6 +38,13 @@ def stand_ins(model: nn.Module, leave_out: Set[nn.Module], device: torch.device)
     return found
 
 
+def materialized(model: nn.Module, device: torch.device) -> nn.Module:
+    """``model`` with all that is on the meta device made and initialised on ``device``."""
+    for module, stand_in in stand_ins(model, set(), device).items():
+        take_over_(module, stand_in)
+    return model
+
+
 def take_over_(module: nn.Module, stand_in: nn.Module) -> None:
     """Give ``module`` the parameters and buffers of its initialised copy."""
     for name in _meta_names(module):
