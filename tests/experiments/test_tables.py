@@ -4,7 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
+from rankfold.experiments.clicks import pack_scores
 from rankfold.experiments.planning import Request
 from rankfold.experiments.results import Places, write_result
 from rankfold.experiments.spec import read_rows
@@ -160,3 +162,35 @@ def test_pages_of_results_show_the_results_there_are(page):
         grid = render(grids(summarize(Request(table), Places(ROOT / "experiments", ROOT / "results"))), "markdown")
         up_to_date = with_section(text, f"table {table}", grid, page.name) == text
         assert up_to_date, f"run: rankfold table {table} --write {page.relative_to(ROOT)}"
+
+
+def test_auc_targets_come_from_a_paired_bootstrap_of_the_stored_scores(places):
+    request = Request("dlrm")
+    specs = read_rows(places.experiments / "dlrm")
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.rand(400, generator=generator) < 0.5
+    signal = labels.double() + torch.randn(400, generator=generator, dtype=torch.double)
+    scores = {"ttm-fr": signal, "ttm-ard-lu": signal + 0.1, "ttm-ard-hc": signal + 3 * torch.randn(400).double()}
+    for row, logits in scores.items():
+        run = request.run(row, specs[row], 0)
+        probabilities = torch.sigmoid(logits)
+        result = {
+            "table": "dlrm",
+            "row": row,
+            "spec": run.spec.as_dict(),
+            "ranks": {},
+            "parameters": {"dense": 10**9, "training": 10**6, "final": 200_000},
+            "metrics": {
+                "posterior_mean": {"accuracy": 0.7, "auc": 0.75, "nll_nats": 0.5},
+                "scores": pack_scores(probabilities, labels),
+            },
+            "history": [],
+        }
+        write_result(run.file(places), result)
+    summary = summarize(request, places)
+    verdicts = {(t.row, t.wanted): t.met for t in summary.targets}
+    assert verdicts[("ttm-ard-lu", "bar: ≤ 226,009 parameters")]
+    assert verdicts[("ttm-ard-lu", "AUC not below that of ttm-fr")]
+    assert not verdicts[("ttm-ard-hc", "AUC not below that of ttm-fr")]
+    uncertainty = next(grid for grid in grids(summary) if grid.title.startswith("Uncertainty"))
+    assert uncertainty.headings == ("format", "method", "prediction", "AUC", "NLL")
