@@ -170,7 +170,8 @@ def test_auc_targets_come_from_a_paired_bootstrap_of_the_stored_scores(places):
     generator = torch.Generator().manual_seed(0)
     labels = torch.rand(400, generator=generator) < 0.5
     signal = labels.double() + torch.randn(400, generator=generator, dtype=torch.double)
-    scores = {"ttm-fr": signal, "ttm-ard-lu": signal + 0.1, "ttm-ard-hc": signal + 3 * torch.randn(400).double()}
+    noise = torch.randn(400, generator=generator, dtype=torch.double)
+    scores = {"ttm-fr": signal, "ttm-ard-lu": signal + 0.1, "ttm-ard-hc": signal + 3 * noise}
     for row, logits in scores.items():
         run = request.run(row, specs[row], 0)
         probabilities = torch.sigmoid(logits)
