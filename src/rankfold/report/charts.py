@@ -13,8 +13,9 @@ from rankfold.report.markup import Html, Value, element, join
 from rankfold.report.scales import Scale, scale_of
 
 WIDTH, HEIGHT = 360, 210
-LEFT, TOP, BOTTOM = 42, 14, 30
+LEFT, TOP, BOTTOM = 42, 18, 30
 NUM_COLOURS, NUM_DASHES = 4, 4
+_RIGHT = 56.0  # room for most labels, so that charts below each other have the same axis
 _LETTER = 5.9  # average width of a label's letter
 _LINE = 12.5  # height of a label
 _MOST_POINTS = 400  # more cannot be told apart
@@ -56,7 +57,7 @@ def line_chart(
     marks: Sequence[Mark] = (),
 ) -> Html:
     """Lines over a common x axis. ``zero`` lets a straight y axis begin at 0."""
-    right = max([16.0, *(12 + _LETTER * len(line.label) for line in series)])
+    right = max([_RIGHT, *(12 + _LETTER * len(line.label) for line in series)])
     xs, ys = [value for line in series for value in line.xs], [value for line in series for value in line.ys]
     x = Scale(min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1, LEFT, WIDTH - right)
     y = scale_of(ys, HEIGHT - BOTTOM, TOP, log=log, zero=zero)
@@ -122,7 +123,7 @@ def short(value: float) -> str:
 
 def _mark(mark: Mark, x: Scale) -> Html:
     start, end = x(mark.start), x(mark.end)
-    name = label(start + 4, TOP + 8, mark.label, "mark")
+    name = label(start, TOP - 6, mark.label, "mark")
     if start == end:
         return join(
             element("line", {"x1": start, "x2": start, "y1": TOP, "y2": HEIGHT - BOTTOM, "class": "axis"}), name

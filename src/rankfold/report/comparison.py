@@ -14,8 +14,9 @@ from rankfold.report.run import Run
 from rankfold.report.training_section import figure
 from rankfold.report.wording import count, number, percent, times
 
-_COLOURS = {"ard": 0, "fr": 1, "tc-mr": 2, "tc-or": 2, "dense": 3}
-_GROUPS = {0: "finds its own ranks", 1: "fixed rank", 2: "dense, then compressed", 3: "dense"}
+_DENSE = 3
+_COLOURS = {"ard": 0, "fr": 1, "tc-mr": 2, "tc-or": 2, "dense": _DENSE}
+_GROUPS = {0: "finds its own ranks", 1: "fixed rank", 2: "dense, then compressed", _DENSE: "dense"}
 _MOST_NAMES = 8  # that fit beside the dots
 
 
@@ -74,13 +75,29 @@ def comparison(rows: Sequence[Row], subject: Run | None) -> Html | None:
     )
 
 
+def extremes(rows: Sequence[Row]) -> str:
+    """Which row is the most accurate, and which the smallest."""
+    scored = [row for row in rows if row.accuracy is not None]
+    said = {
+        "Most accurate": max(scored, key=lambda row: row.accuracy or 0.0, default=None),
+        "smallest": min(rows, key=lambda row: row.size),
+    }
+    return "; ".join(f"{what}: {_in_short(row)}" for what, row in said.items() if row is not None) + "."
+
+
+def _in_short(row: Row) -> str:
+    quality = "" if row.accuracy is None else f"{percent(row.accuracy)} with "
+    return f"{row.name}, {quality}{count(row.size)} parameters"
+
+
 def _scatter(rows: Sequence[Row], chosen: int | None) -> Html | None:
     scored = [(n, row, row.accuracy) for n, row in enumerate(rows) if row.accuracy is not None]
     if len(scored) < 2:
         return None
+    best = max(accuracy for _, _, accuracy in scored if accuracy is not None)
     few = len(scored) <= _MOST_NAMES
     dots = [
-        Dot(row.name, row.size, accuracy, row.colour, few or n == chosen or row.colour == _COLOURS["dense"])
+        Dot(row.name, row.size, accuracy, row.colour, few or n == chosen or row.colour == _DENSE or accuracy == best)
         for n, row, accuracy in scored
         if accuracy is not None
     ]
@@ -94,11 +111,11 @@ def _scatter(rows: Sequence[Row], chosen: int | None) -> Html | None:
 
 def _table(rows: Sequence[Row], chosen: int | None) -> Html:
     columns: list[Column] = [("row", ""), ("runs", "n"), ("accuracy", "n"), ("parameters", "n"), ("smaller", "n")]
-    columns += [("in training", "n"), ("NLL", "n"), ("calibration error", "n")]
+    columns += [("in training", "n"), ("NLL", "n"), ("calibration", "n")]
     seeds = max(len(row.runs) for row in rows) > 1
     about = "Mean over seeds, ± standard deviation" if seeds else "One run each"
-    caption = f"{about}. NLL and calibration error of the averaged samples where there is a posterior"
-    return table(columns, [_cells(row) for row in rows], caption, chosen)
+    caption = f"{about}. NLL and calibration error: of the averaged samples where there is a posterior"
+    return table(columns, [_cells(row) for row in rows], caption, chosen=chosen, pairs=True)
 
 
 def _cells(row: Row) -> list[str]:

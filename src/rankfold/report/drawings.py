@@ -114,7 +114,7 @@ def calibration_diagram(bins: Bins, description: str) -> Html:
             title = element("title", None, f"{count(number)} examples: {confidence:.1%} sure, {accuracy:.1%} right")
             parts.append(element("path", {"class": "gap", "d": f"M{at['cx']:.1f} {at['cy']:.1f}V{y(confidence):.1f}"}))
             parts.append(element("g", None, title, element("circle", {**at, "class": "dot c0"})))
-    side = join(label(x(1) + 8, y(1) + 4, "perfect", "tick"), label(LEFT - 34, 16, "share of right answers", "tick"))
+    side = label(LEFT - 34, 14, "share of right answers", "tick")
     return svg(292, description, y_axis(y, x.end), x_axis(x, "confidence", 250), diagonal, *parts, side)
 
 

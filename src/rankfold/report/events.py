@@ -15,6 +15,7 @@ def scalars(epoch: Epoch) -> Iterator[tuple[str, float]]:
         "objective/kl_nats": epoch.kl_nats,
         "objective/beta": epoch.beta,
         "accuracy/training": epoch.accuracy,
+        "accuracy/evaluation": epoch.evaluation_accuracy,
         "size/parameters": epoch.parameters,
     }
     yield from ((name, float(value)) for name, value in quantities.items() if value is not None)

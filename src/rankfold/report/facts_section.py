@@ -12,10 +12,10 @@ from rankfold.report.wording import count, duration
 
 _NAMES = {
     "lr": "learning rate",
-    "log_std_lr": "learning rate of the log-stds, × that of the means",
+    "log_std_lr": "learning rate of log-stds, relative",
     "kl_weight": "KL weight",
     "warmup": "warm-up, share of the steps",
-    "decay": "learning rate falls over the last share of",
+    "decay": "decay, share of the steps",
     "max_rank": "rank at the start",
     "fine_tune_epochs": "epochs of fine-tuning",
 }
@@ -40,7 +40,7 @@ def facts(run: Run, sizes: Mapping[str, int]) -> Html:
         {"id": "facts"},
         element("h2", None, "Settings and circumstances"),
         _warnings(run.record),
-        element("div", {"class": "grid facts"}, *(_list(title, values) for title, values in lists if values)),
+        element("div", {"class": "facts"}, *(_list(title, values) for title, values in lists if values)),
     )
 
 

@@ -12,15 +12,25 @@ from rankfold.report.wording import count, modes, ranks_change, times
 Column = tuple[str, str]  # heading and class
 
 
-def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], caption: str, chosen: int | None = None) -> Html:
-    """A table that becomes one card per row on a narrow screen; the first column names the row."""
+def table(
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str]],
+    caption: str,
+    *,
+    chosen: int | None = None,
+    pairs: bool = False,
+) -> Html:
+    """A table that becomes one card per row on a narrow screen; the first column names the row.
+
+    ``pairs`` puts two short cells beside each other on such a card.
+    """
     head = [element("th", {"scope": "col", "class": kind or None}, name) for name, kind in columns]
     body = [
         element("tr", {"class": "chosen" if n == chosen else None}, *_cells(columns, row)) for n, row in enumerate(rows)
     ]
     return element(
         "table",
-        None,
+        {"class": "pairs" if pairs else None},
         element("caption", None, caption),
         element("thead", None, element("tr", None, *head)),
         element("tbody", None, *body),
@@ -86,8 +96,8 @@ def _history_of_cuts(run: Run) -> Html:
     cuts = run.cuts
     if not cuts:
         return element("p", {"class": "note"}, "No rank was cut during training.")
-    layers = list(dict.fromkeys(cut.layer for cut in cuts))
-    lists = [_cuts_of(layer, [cut for cut in cuts if cut.layer == layer]) for layer in layers]
+    by_layer = {layer: [cut for cut in cuts if cut.layer == layer] for layer in run.ranks_after}
+    lists = [_cuts_of(layer, found) for layer, found in by_layer.items() if found]
     return join(element("h3", None, "What was cut when"), element("div", {"class": "grid cuts"}, *lists))
 
 

@@ -10,7 +10,7 @@ from typing import Any, final
 
 import rankfold
 from rankfold.report.calibration import bins_of
-from rankfold.report.comparison import Row, comparison, rows_of
+from rankfold.report.comparison import Row, comparison, extremes, rows_of
 from rankfold.report.facts_section import facts
 from rankfold.report.headline import headline, table_name
 from rankfold.report.layers import Layer, layers_of
@@ -94,7 +94,9 @@ def _table_header(rows: Sequence[Row]) -> Html:
         None,
         element("p", {"class": "over"}, "rankfold report"),
         element("h1", None, ", ".join(tables)),
-        element("p", {"class": "about"}, f"{len(rows)} row{'s' * (len(rows) != 1)}, {count(runs)} runs"),
+        element(
+            "p", {"class": "about"}, f"{len(rows)} row{'s' * (len(rows) != 1)}, {count(runs)} runs. {extremes(rows)}"
+        ),
     )
 
 

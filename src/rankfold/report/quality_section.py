@@ -71,7 +71,7 @@ def _calibration(run: Run, name: str, bins: Bins) -> Html:
         for n, confidence, accuracy in zip(bins.count, bins.confidence, bins.accuracy, strict=True)
         if n
     )
-    note = f"off by {percent(bins.error)} on average; a dot's area grows with its examples"
+    note = f"off by {percent(bins.error)} on average; dotted: never off. The more examples, the larger the dot."
     return figure(title, calibration_diagram(bins, f"{title}. {words}"), note)
 
 
@@ -91,7 +91,7 @@ def _hard_example(run: Run, hard: Mapping[str, Any]) -> Html:
     image = picture(hard["pixels"], f"Example {hard['index']}, a {names[truth]}") if hard.get("pixels") else None
     spread = f"{len(draws)} draws of the weights as strokes, " if draws else ""
     note = f"Truth: {names[truth]} (orange). {spread}mean as a bar, ± one standard deviation across."
-    return figure(title, join(image, drawing), note)
+    return element("div", {"class": "hard"}, figure(title, join(image, drawing), note))
 
 
 def _reach(hard: Mapping[str, Any], label: int) -> float:

@@ -4,7 +4,8 @@ The record has the shape of ``results/<table>/<row>-seed<k>.json``. Beyond what 
 record may have
 
 - ``layers``: the layers of :meth:`rankfold.accounting.Accounting.as_dict`;
-- in an epoch of ``history``, ``variances``: λ by layer, one list for each of its ranks;
+- in an epoch of ``history``, ``variances``: λ by layer, one list for each of its ranks; and
+  ``evaluation_accuracy`` beside the training accuracy;
 - in the scores of a prediction, ``calibration``: lists ``count``, ``confidence`` and ``accuracy`` of bins;
 - ``data.classes``: the names of the labels;
 - ``dense_accuracy``: that of the dense network of the same task.
@@ -31,6 +32,7 @@ class Epoch:
     Attributes:
         position: 1, 2, … through all stages.
         nll: nats per training example.
+        accuracy, evaluation_accuracy: on the training examples, and on others.
         variances: λ of every layer's ranks.
     """
 
@@ -40,6 +42,7 @@ class Epoch:
     kl_nats: float | None
     beta: float | None
     accuracy: float | None
+    evaluation_accuracy: float | None
     parameters: int | None
     ranks: Mapping[str, Sequence[int]]
     variances: Mapping[str, Sequence[Sequence[float]]]
@@ -179,6 +182,7 @@ def _epoch(position: int, entry: Record) -> Epoch:
         kl_nats=entry.get("kl_nats"),
         beta=entry.get("beta"),
         accuracy=entry.get("accuracy"),
+        evaluation_accuracy=entry.get("evaluation_accuracy"),
         parameters=entry.get("parameters"),
         ranks=entry.get("ranks") or {},
         variances=entry.get("variances") or {},

@@ -32,7 +32,8 @@ margin:36px 0 0}
 .hero dd small{display:block;font-size:13px;color:var(--soft)}
 .grid{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,310px),1fr));gap:28px 40px}
 figure{margin:0;min-width:0}
-.wide figure{max-width:620px}
+.wide figure{max-width:500px}
+.wide,table+.grid{margin-top:24px}
 figcaption{font-size:14px;line-height:1.35;margin-bottom:6px}
 figcaption b{font-weight:600;margin-right:.6em}
 figcaption span{color:var(--soft);font-size:13px}
@@ -63,7 +64,11 @@ svg .q0{fill:var(--q0);stroke:none}svg .q1{fill:var(--q1);stroke:none}
 svg .square.final{fill:var(--c0);stroke:none}
 svg .leader{fill:none;stroke:var(--soft);stroke-width:.75}
 svg .size{font-size:15px;font-weight:600}
-.picture{display:block;width:112px;height:112px;image-rendering:pixelated;border:1px solid var(--line);margin:4px 0 8px}
+.hard{grid-column:span 2}
+.hard figure{display:grid;grid-template-columns:140px minmax(0,440px);column-gap:24px;align-items:start}
+.hard figcaption{grid-column:1/-1}
+.hard figure>svg:nth-child(2){grid-column:1/-1}
+.picture{display:block;width:140px;height:140px;image-rendering:pixelated;border:1px solid var(--line);margin:4px 0 8px}
 table{width:100%;border-collapse:collapse;font-size:14px;margin-top:14px}
 caption{text-align:left;color:var(--soft);font-size:13px;padding-bottom:6px}
 th,td{text-align:left;padding:7px 14px 7px 0;border-bottom:1px solid var(--line);vertical-align:baseline;
@@ -87,11 +92,13 @@ summary b{color:var(--ink);font-weight:600}
 details ol{list-style:none;margin:6px 0 0;padding:0}
 details li{display:flex;gap:12px;padding:2px 0}
 details li span{flex:0 0 74px;color:var(--soft)}
+.facts{columns:3 300px;column-gap:40px}
+.facts>div{break-inside:avoid;padding:14px 0 6px}
 .facts dl{margin:0;font-size:14px}
 .facts dl div{display:flex;justify-content:space-between;gap:16px;padding:4px 0;border-bottom:1px solid var(--line)}
 .facts dt{color:var(--soft);min-width:0}
 .facts dd{margin:0;text-align:right;min-width:0;overflow-wrap:anywhere}
-.facts h3{margin-top:14px}
+.facts h3{margin:0 0 6px}
 .warning{background:var(--warn);padding:12px 16px;border-radius:6px;font-size:14px;margin-top:12px}
 .warning ul{margin:4px 0 0;padding-left:20px}
 @media (max-width:720px){
@@ -107,6 +114,9 @@ tbody th{border:0;padding:0 0 4px;font-size:15px}
 td{display:flex;justify-content:space-between;gap:16px;border:0;padding:1px 0;text-align:right;white-space:normal}
 td::before{content:attr(data-label);color:var(--soft);text-align:left;flex:none}
 td.about{display:block;text-align:left;padding:0;font-size:13px}
+.pairs tr{display:grid;grid-template-columns:1fr 1fr;column-gap:22px;font-size:13px}
+.pairs th{grid-column:1/-1}
+.hard{grid-column:auto}.hard figure{display:block}.picture{width:96px;height:96px}
 .chosen{background:var(--tint);margin:0 -10px;padding:10px}
 }
 @media print{

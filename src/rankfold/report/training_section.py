@@ -107,9 +107,10 @@ def _objective_charts(run: Run, marks: Sequence[Mark]) -> list[Html]:
     """NLL, KL, β and accuracy, those that the run has."""
     kinds = (
         ("nll", "NLL", "nats per training example", 1, number),
-        ("kl_nats", "KL from prior to posterior", "nats", 2, number),
+        ("kl_nats", "KL between posterior and prior", "nats", 2, number),
         ("beta", "β", "weight of the KL", 3, number),
         ("accuracy", "Training accuracy", "mean of each epoch", 0, percent),
+        ("evaluation_accuracy", "Accuracy", "on the evaluation examples", 0, percent),
     )
     charts = []
     for key, title, note, colour, text in kinds:
@@ -119,7 +120,7 @@ def _objective_charts(run: Run, marks: Sequence[Mark]) -> list[Html]:
         words = f"{title}, {note}: {text(ys[0])} in epoch 1, {text(ys[-1])} in the last"
         line = Series(text(ys[-1]), xs, ys, colour=colour)
         wide = key == "nll" and min(ys) > 0 and max(ys) > _WIDE * min(ys)
-        chart = line_chart([line], words, log=wide, zero=key != "accuracy", marks=marks)
+        chart = line_chart([line], words, log=wide, zero="accuracy" not in key, marks=marks)
         charts.append(figure(title, chart, note))
     return charts
 
