@@ -7,7 +7,8 @@ import sys
 _EXTRA = {
     **dict.fromkeys(("typer", "rich", "matplotlib", "sklearn"), "cli"),
     **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "export"),
-    "torchmetrics": "experiments",
+    **dict.fromkeys(("torchmetrics", "PIL"), "experiments"),
+    "pyarrow": "parquet",
     "tensorboardX": "tensorboard",
 }
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import platform
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import torch
@@ -24,11 +20,11 @@ from rankfold.architecture import Architecture
 from rankfold.checkpoint import save
 from rankfold.cli.demo_plot import plot_ranks
 from rankfold.cli.demo_screen import progress_lines, result_table, screen
+from rankfold.cli.stopping import INTERRUPTED, stop_requests
 from rankfold.data.digits import Digits, load_digits
 from rankfold.demo import DemoRun, FormatName, PriorName, Settings, accuracy, classifier, train_dense
 from rankfold.predictive import predict
 
-INTERRUPTED = 130  # what a shell expects of a command stopped by Ctrl-C
 _DEFAULT = Settings()
 
 
@@ -77,7 +73,7 @@ def _train(run: DemoRun, console: Console, quiet: bool) -> bool:
     """Train to the end, or until Ctrl-C; whether it was stopped."""
     every = max(1, run.settings.epochs // 10)
     live = console.is_terminal and not quiet
-    with _stop_requests() as requests, Live(console=console, transient=False, auto_refresh=False) as display:
+    with stop_requests() as requests, Live(console=console, transient=False, auto_refresh=False) as display:
         for snapshot in run.train():
             if live:
                 display.update(screen(run), refresh=True)
@@ -86,21 +82,6 @@ def _train(run: DemoRun, console: Console, quiet: bool) -> bool:
             if requests:
                 return True
     return False
-
-
-@contextmanager
-def _stop_requests() -> Iterator[list[int]]:
-    """Within this context Ctrl-C is noted in a list instead of raised, so that no step is cut in two."""
-    requests: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        requests.append(number)
-
-    previous = signal.signal(signal.SIGINT, note)
-    try:
-        yield requests
-    finally:
-        signal.signal(signal.SIGINT, previous)
 
 
 def _figures(run: DemoRun, dense: nn.Module, data: Digits, stopped: bool) -> dict[str, Any]:

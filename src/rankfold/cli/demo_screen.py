@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -20,7 +21,7 @@ def screen(run: DemoRun) -> RenderableType:
     """The whole display after an epoch."""
     settings, now = run.settings, run.history[-1]
     title = f"[bold]rankfold[/] · {settings.format.upper()} · {settings.prior} prior · KL weight {settings.kl_weight:g}"
-    parts = (_progress(run, now), Text(), _terms(run, now), Text(), _ranks(run, now))
+    parts = (_progress(run, now), Text(), _terms(run, now), Text(), rank_bars(now.ranks, run.starting_ranks))
     return Panel(Group(*parts), title=title, box=box.ROUNDED, padding=(1, 2), width=84)
 
 
@@ -66,7 +67,7 @@ def _progress(run: DemoRun, now: Snapshot) -> Text:
     left = now.seconds / now.epoch * (run.settings.epochs - now.epoch)
     phase = "warm-up" if share < WARMUP_FRACTION else "cutting ranks" if share < 1.0 else "done"
     return Text.assemble(
-        ("epoch ", "dim"), f"{now.epoch}/{run.settings.epochs}  ", *_bar(share, ACCENT), f"  {phase}, {left:.0f} s left"
+        ("epoch ", "dim"), f"{now.epoch}/{run.settings.epochs}  ", *bar(share, ACCENT), f"  {phase}, {left:.0f} s left"
     )
 
 
@@ -85,15 +86,17 @@ def _terms(run: DemoRun, now: Snapshot) -> Table:
     return grid
 
 
-def _ranks(run: DemoRun, now: Snapshot) -> Table:
+def rank_bars(current: Mapping[str, Sequence[int]], starting: Mapping[str, Sequence[int]]) -> Table:
+    """A bar for every rank of every layer."""
     grid = Table.grid(padding=(0, 2))
-    for name, ranks in now.ranks.items():
-        for n, (rank, start) in enumerate(zip(ranks, run.starting_ranks[name], strict=True), start=1):
+    for name, ranks in current.items():
+        for n, (rank, start) in enumerate(zip(ranks, starting[name], strict=True), start=1):
             label = name if n == 1 else ""
-            grid.add_row(label, f"[dim]rank {n}[/]", Text.assemble(*_bar(rank / start, ALIVE)), f"{rank} of {start}")
+            grid.add_row(label, f"[dim]rank {n}[/]", Text.assemble(*bar(rank / start, ALIVE)), f"{rank} of {start}")
     return grid
 
 
-def _bar(share: float, style: str) -> list[tuple[str, str]]:
+def bar(share: float, style: str) -> list[tuple[str, str]]:
+    """The pieces of a bar that is full up to ``share``."""
     full = round(share * BAR_WIDTH)
     return [("━" * full, style), ("━" * (BAR_WIDTH - full), GONE)]

@@ -9,9 +9,11 @@ from rankfold.cli.data import data
 from rankfold.cli.demo import demo
 from rankfold.cli.export import export
 from rankfold.cli.figures import figures
+from rankfold.cli.predict import predict
 from rankfold.cli.report import report
 from rankfold.cli.reproduce import reproduce
 from rankfold.cli.table import table
+from rankfold.cli.train import train
 
 app = typer.Typer(
     help="Train neural networks that are compact from the first step and find their own tensor ranks.",
@@ -21,6 +23,8 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.command()(demo)
+app.command()(train)
+app.command()(predict)
 app.command()(reproduce)
 app.command()(table)
 app.command()(figures)

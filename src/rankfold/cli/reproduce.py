@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from rankfold.cli.device import chosen_device
 from rankfold.cli.reproduce_screen import Board, final_lines
 from rankfold.data.errors import DamagedData, MissingData
 from rankfold.experiments.planning import Request, Schedule, schedule
@@ -49,7 +50,7 @@ def reproduce(
     Exit codes: 0 all runs have results, 1 some failed, 2 the request is wrong, 130 stopped by Ctrl-C.
     """
     console = Console()
-    chosen = _device(device)
+    chosen = chosen_device(device)
     places = Places(experiments, results, runs, data, verify)
     request = Request(table, rows or [], seeds or (1 if quick else 3), quick, validation)
     plan = _schedule(request, places)
@@ -91,13 +92,3 @@ def _execute(plan: Schedule, places: Places, device: torch.device, jobs: int, bo
 def _print(console: Console, line: str | None) -> None:
     if line is not None:
         console.print(line, highlight=False, soft_wrap=True)
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except RuntimeError as error:
-        raise typer.BadParameter(f"{name!r} is no torch device; use cpu or cuda", param_hint="--device") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise typer.BadParameter("torch sees no CUDA device on this machine; use cpu", param_hint="--device")
-    return device

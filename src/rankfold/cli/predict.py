@@ -1,0 +1,92 @@
+"""``rankfold predict``: what a trained model says about new data, and how sure it is."""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from rankfold.cli.device import chosen_device
+from rankfold.data.errors import DataError
+from rankfold.jobs.predicting import FinishedRun, Predictions
+from rankfold.jobs.targets import Quantity
+
+_STDOUT = Path("-")
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="Folder of a run, as `rankfold train` leaves it.")],
+    data: Annotated[Path, typer.Argument(help="New data in the form that was trained on; labels may be missing.")],
+    samples: Annotated[
+        int, typer.Option(min=0, help="Draws of the weights; 0 takes their mean, and there is no spread.")
+    ] = 32,
+    out: Annotated[Path, typer.Option(dir_okay=False, help="The CSV file to write; - prints it.")] = Path(
+        "predictions.csv"
+    ),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if there is one.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same draws.")] = 0,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; cuda if there is one.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Predict for new data: class probabilities with their spread, or mean and standard deviation of a number.
+
+    `rankfold predict runs/photos new-photos/ --out new.csv`
+
+    New data have the form of those that were trained on, and labels may be missing: a folder of images without
+    sub-folders, a table without the target's column, lines of text without label and tab, Criteo lines of 39 fields.
+    If there are labels, the predictions are scored.
+
+    Columns of the file, for classes: `prediction`, its `probability`, and `std`, by how much that varies over draws
+    of the weights; then both for every class. For a number: `mean`; `std`, by how much a new value is expected to
+    differ from it; `std_of_weights`, the part of it that more data would remove.
+
+    Exit codes: 0 written, 2 the request or the data are wrong.
+    """
+    import_module("torchmetrics")  # for the scores
+    if samples == 1:
+        raise typer.BadParameter("one draw has no spread; take 0 for the mean, or at least 2", param_hint="--samples")
+    if out != _STDOUT and out.exists() and not overwrite:
+        raise typer.BadParameter(f"{out} exists; choose another file, or give --overwrite", param_hint="--out")
+    try:
+        predictions = FinishedRun.open(run, chosen_device(device)).predict(data, samples, seed)
+    except (DataError, ValueError, OSError) as error:
+        raise typer.BadParameter(str(error)) from error
+    _write(predictions, out)
+    if as_json:
+        typer.echo(json.dumps(_figures(predictions, out)), err=out == _STDOUT)
+    elif out != _STDOUT:
+        _print(predictions, out)
+
+
+def _write(predictions: Predictions, out: Path) -> None:
+    """The whole file or nothing."""
+    text = predictions.to_csv()
+    if out == _STDOUT:
+        typer.echo(text, nl=False)
+        return
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = out.with_name(f".{out.name}.{os.getpid()}")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, out)
+
+
+def _figures(predictions: Predictions, out: Path) -> dict[str, Any]:
+    return {"file": str(out), "count": len(predictions), "scores": predictions.scores()}
+
+
+def _print(predictions: Predictions, out: Path) -> None:
+    console = Console()
+    console.print(f"{len(predictions):,} predictions in [bold]{out}[/].", highlight=False, soft_wrap=True)
+    scores = predictions.scores()
+    if scores is None:
+        return
+    if isinstance(predictions.preparation.target, Quantity):
+        line = f"RMSE {scores['rmse']:.4g}, mean error {scores['mae']:.4g}, R² {scores['r2']:.3f}"
+    else:
+        line = f"accuracy {scores['accuracy']:.1%}, NLL {scores['nll_nats']:.3f}, calibration error {scores['ece']:.3f}"
+    console.print(f"The data have labels: {line}.", highlight=False)

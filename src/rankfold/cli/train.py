@@ -1,0 +1,244 @@
+"""``rankfold train``: a model for one's own data, from its first step made of factors that find their ranks."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, final
+
+import torch
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from rankfold.cli.device import chosen_device
+from rankfold.cli.stopping import INTERRUPTED, stop_requests
+from rankfold.cli.train_screen import hints, opening_line, progress_line, result_table, resume_command, screen
+from rankfold.data.errors import DataError
+from rankfold.experiments.spec import FormatName, PriorName
+from rankfold.health import NumericalFault
+from rankfold.jobs.job import JOB_FILE, RESULT_FILE, Job, learn, make_spec
+from rankfold.jobs.preparation import DataOptions, ModelName, TaskName
+from rankfold.jobs.running import JobRun, Record, Stopped, Watcher, fingerprint
+
+FAILED = 1
+_LINES = 20  # of progress, where there is no terminal
+_SPEC_OPTIONS = ("format", "prior", "kl_weight", "max_rank", "epochs", "batch_size", "lr", "seed")
+_DATA_OPTIONS = {
+    "target": "target",
+    "task": "task",
+    "categorical": "categorical",
+    "ignore": "ignored",
+    "image_size": "image_size",
+    "validation_share": "validation_share",
+}
+
+
+def train(
+    context: typer.Context,
+    data: Annotated[
+        Path, typer.Argument(help="A folder of images, a CSV or Parquet table, a text file, or a Criteo file.")
+    ],
+    model: Annotated[
+        ModelName | None, typer.Option(help="The network; cnn for images, mlp for tables, and so on, if left out.")
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="Table: the column to predict.")] = None,
+    task: Annotated[TaskName | None, typer.Option(help="Table: guessed from the target's cells if left out.")] = None,
+    categorical: Annotated[
+        list[str] | None, typer.Option(help="Table: a column whose numbers are names, such as postcodes; repeatable.")
+    ] = None,
+    ignore: Annotated[list[str] | None, typer.Option(help="Table: a column to leave out; repeatable.")] = None,
+    image_size: Annotated[
+        int | None,
+        typer.Option(
+            min=8, help="Images: pixels of a side. If left out, 64, or as they are if all have one smaller size."
+        ),
+    ] = None,
+    format: Annotated[
+        FormatName, typer.Option(help="How weights are factored: cp has one rank per layer, the others several.")
+    ] = "ttm",
+    prior: Annotated[PriorName, typer.Option(help="The prior that pulls ranks nobody needs to zero.")] = "log-uniform",
+    kl_weight: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="Trades fit for size: larger means smaller models. 1, or √(N / 10,000) for fewer examples than that.",
+        ),
+    ] = None,
+    max_rank: Annotated[
+        int | None, typer.Option(min=1, help="Rank to start from: 50 for cp, 8 for tucker, 20 for tt and ttm.")
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Passes over the data; enough for 3,000 steps, but 1 for dlrm.")
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Examples per step; 128, or fewer where an epoch would have under 8 steps."),
+    ] = None,
+    lr: Annotated[float | None, typer.Option(help="Adam's learning rate; 0.002, and 0.001 for dlrm.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same run.")] = 0,
+    validation_share: Annotated[
+        float, typer.Option(help="Share of the examples that is held back and never trained on.")
+    ] = 0.1,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; cuda if there is one.")] = "",
+    out: Annotated[
+        Path | None, typer.Option(file_okay=False, help="Folder of the run; runs/NAME after the data if left out.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Only the final figures.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON per epoch, and one at the end.")] = False,
+) -> None:
+    """Train a model on your own data; its weights are small factors that find their ranks.
+
+    **What it reads**
+
+    - a folder of images, one sub-folder per class: `rankfold train photos/`
+    - a CSV or Parquet table: `rankfold train houses.csv --target price`
+    - a text file, each line a label, a tab and a text: `rankfold train reviews.txt`
+    - clicks in the Criteo format, 40 fields with tabs between them: `rankfold train train.txt --model dlrm`
+
+    **What it leaves** in `runs/NAME`: all figures in `run.json`, the model in `model/`, what predicting needs of the
+    data in `preprocessing.json`, TensorBoard events in `events/` if tensorboardX is installed. Then:
+
+    - `rankfold predict runs/photos new-photos/` for new data
+    - `rankfold report runs/photos` for a page about the run
+    - `rankfold export runs/photos` for an ONNX file
+
+    A tenth of the data is held back; the scores at the end are of those examples, and nothing is chosen by them.
+    Ctrl-C stops after the current epoch and keeps a checkpoint, from which `--resume` goes on; a second Ctrl-C stops
+    at once, and the last checkpoint stays.
+
+    Exit codes: 0 done, 1 training failed, 2 the request or the data are wrong, 130 stopped by Ctrl-C.
+    """
+    import_module("torchmetrics")  # what the end needs is missed at the start
+    folder, chosen = out or Path("runs") / _run_name(data), chosen_device(device)
+    try:
+        run = _resumed(context, data, folder, chosen) if resume else _new(context.params, data, folder, chosen)
+    except (DataError, ValueError, OSError) as error:
+        raise typer.BadParameter(str(error)) from error
+    _train(run, _Output(quiet, as_json))
+
+
+# What to train ----------------------------------------------------------------------------------------
+
+
+def _new(given: dict[str, Any], data: Path, folder: Path, device: torch.device) -> JobRun:
+    """A run in a folder of its own."""
+    if (folder / RESULT_FILE).exists():
+        raise ValueError(f"{folder} holds a finished run; choose another folder with --out")
+    if (folder / JOB_FILE).exists():
+        raise ValueError(f"{folder} holds an unfinished run; go on with --resume, or choose another folder with --out")
+    options = DataOptions(**{field: _plain(given[name]) for name, field in _DATA_OPTIONS.items()})
+    model, learned = learn(data, given["model"], options)
+    spec = make_spec(learned.preparation, len(learned.train), {name: given[name] for name in _SPEC_OPTIONS})
+    return JobRun(Job(data, model, spec, options, fingerprint(learned)), learned, folder, device)
+
+
+def _resumed(context: typer.Context, data: Path, folder: Path, device: torch.device) -> JobRun:
+    """The run that is in the folder; the data must be the same, and so must all options that are given."""
+    job = replace(Job.read(folder), data=data)
+    if (folder / RESULT_FILE).exists():
+        raise ValueError(f"the run in {folder} is finished; train another one in another folder, with --out")
+    kept = {
+        "model": job.model,
+        **{name: getattr(job.spec, name) for name in _SPEC_OPTIONS},
+        **{name: getattr(job.options, field) for name, field in _DATA_OPTIONS.items()},
+    }
+    for name, value in kept.items():
+        wanted = _plain(context.params[name])
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE" and wanted != value:
+            option = "--" + name.replace("_", "-")
+            raise ValueError(f"{option} is {value} in {folder}, got {wanted}; leave it out, or start anew with --out")
+    _, learned = learn(data, job.model, job.options)
+    if fingerprint(learned) != job.fingerprint:
+        raise ValueError(f"{data} is not what it was when the run in {folder} began; start anew with --out")
+    return JobRun(job, learned, folder, device)
+
+
+def _plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _run_name(data: Path) -> str:
+    """A folder's name after the data.
+
+    >>> _run_name(Path("data/My houses.csv")), _run_name(Path("photos/"))
+    ('my-houses', 'photos')
+    """
+    return re.sub(r"[^a-z0-9]+", "-", data.resolve().name.split(".")[0].lower()).strip("-") or "run"
+
+
+# Training and what is shown of it ---------------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True)
+class _Output:
+    """How much is shown, and how."""
+
+    quiet: bool
+    as_json: bool
+
+    def show(self, run: JobRun, console: Console, live: Live | None) -> None:
+        """The epoch that has just ended."""
+        now = run.history[-1]
+        every = max(1, run.job.spec.epochs // _LINES)
+        if self.as_json:
+            typer.echo(json.dumps({"event": "epoch", **now}, ensure_ascii=False))
+        elif live is not None:
+            live.update(screen(run), refresh=True)
+        elif not self.quiet and (now["epoch"] % every == 0 or now["epoch"] == 1):
+            console.print(progress_line(run), highlight=False, soft_wrap=True)
+
+
+def _train(run: JobRun, output: _Output) -> None:
+    console = Console()
+    speaks = not (output.quiet or output.as_json)
+    if speaks:
+        console.print(opening_line(run), highlight=False)
+        if run.history:
+            console.print(f"Going on after epoch {len(run.history)}.", highlight=False)
+    try:
+        result = _watched(run, output, console, live=speaks and console.is_terminal)
+    except (Stopped, KeyboardInterrupt) as stop:
+        _say_stopped(run, output, console, stop)
+        raise typer.Exit(INTERRUPTED) from None
+    except NumericalFault as error:
+        Console(stderr=True).print(f"error: {error}; try a smaller --lr", style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(FAILED) from error
+    _say_result(run, result, output, console)
+
+
+def _watched(run: JobRun, output: _Output, console: Console, live: bool) -> Record:
+    with stop_requests() as requests, Live(console=console, auto_refresh=False) as display:
+        watcher = Watcher(lambda record: output.show(run, console, display if live else None), lambda: bool(requests))
+        return run.train(watcher)
+
+
+def _say_stopped(run: JobRun, output: _Output, console: Console, stop: BaseException) -> None:
+    kept = f"Stopped after {len(run.history)} of {run.job.spec.epochs} epochs; the checkpoint is kept."
+    at_once = "Stopped at once; the last checkpoint is kept, if there was one."
+    if output.as_json:
+        typer.echo(json.dumps({"event": "stopped", "epoch": len(run.history), "resume": resume_command(run)}))
+        return
+    console.print(kept if isinstance(stop, Stopped) else at_once, style="yellow", highlight=False)
+    console.print(f"Go on with: {resume_command(run)}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _say_result(run: JobRun, result: Record, output: _Output, console: Console) -> None:
+    if output.as_json:
+        kept = {key: value for key, value in result.items() if key != "history"}
+        typer.echo(json.dumps({"event": "result", "folder": str(run.folder), **kept}, ensure_ascii=False))
+        return
+    console.print(result_table(result))
+    for hint in hints(result):
+        console.print(hint, style="yellow", markup=False, highlight=False)
+    seconds = result["timing"]["training_seconds"]
+    console.print(
+        f"{len(run.history)} epochs in {seconds:.0f} s; all of it is in [bold]{run.folder}[/].", highlight=False
+    )
+    console.print(f"New data: rankfold predict {run.folder} DATA", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,163 @@
+"""What ``rankfold train`` shows on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from shlex import quote
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from rankfold.cli.demo_screen import ACCENT, bar, rank_bars
+from rankfold.jobs.running import JobRun
+from rankfold.jobs.targets import Quantity
+
+Record = dict[str, Any]
+# More ranks than this get a line per layer instead of a bar each.
+_MOST_BARS, _MOST_LAYERS = 16, 14
+
+
+def screen(run: JobRun) -> RenderableType:
+    """The whole display after an epoch."""
+    spec, now = run.job.spec, run.history[-1]
+    title = (
+        f"[bold]rankfold train[/] · {escape(run.job.data.name)} · {run.job.model} · {(spec.format or '').upper()} · "
+        f"{spec.prior} prior · KL weight {spec.kl_weight:g}"
+    )
+    parts = (_progress(run, now), Text(), _terms(run, now), Text(), _ranks(run, now))
+    return Panel(Group(*parts), title=title, box=box.ROUNDED, padding=(1, 2), width=96)
+
+
+def opening_line(run: JobRun) -> str:
+    """What is about to be trained."""
+    data, spec = run.data, run.job.spec
+    target = run.objective.target
+    what = f"regression of {target.name!r}" if isinstance(target, Quantity) else f"{len(target.names)} classes"
+    return (
+        f"{run.preparation.described_as}, {what}: {len(data.train):,} examples to train, {len(data.evaluation):,} held "
+        f"back; model {run.job.model}, {run.before.dense_parameters:,} parameters if it were dense; {spec.epochs} "
+        f"epochs, batches of {spec.batch_size}, KL weight {spec.kl_weight:g}"
+    )
+
+
+def progress_line(run: JobRun) -> str:
+    """An epoch, for output that is no terminal."""
+    now = run.history[-1]
+    layers = list(now["ranks"].values())
+    shown = "  ".join("·".join(map(str, ranks)) for ranks in layers[:_MOST_LAYERS])
+    return (
+        f"epoch {now['epoch']:3d}/{run.job.spec.epochs}  NLL {now['nll']:.3f}  KL {now['kl_nats']:,.0f}  "
+        f"β {now['beta']:.2f}  {_score(run, now)}  parameters {now['parameters']:,}  "
+        f"ranks {shown}{'  …' if len(layers) > _MOST_LAYERS else ''}"
+    )
+
+
+def result_table(result: Record) -> RenderableType:
+    """Sizes, and scores on the examples held back, beside an answer that ignores the inputs."""
+    metrics, parameters = result["metrics"], result["parameters"]
+    sizes = Table(box=box.SIMPLE_HEAD, header_style="bold")
+    sizes.add_column("network")
+    for heading in ("parameters", "smaller"):
+        sizes.add_column(heading, justify="right")
+    sizes.add_row("dense", f"{parameters['dense']:,}", "1×")
+    ratio = parameters["dense"] / parameters["final"]
+    sizes.add_row("factors, ranks found", f"{parameters['final']:,}", f"{ratio:.1f}×", style="bold green")
+    return Group(sizes, _score_table(metrics, result["data"]["num_evaluation"]))
+
+
+def hints(result: Record) -> Iterator[str]:
+    """What a user should know about the result."""
+    metrics, spec = result["metrics"], result["spec"]
+    key, sign = ("accuracy", 1) if "accuracy" in metrics["baseline"] else ("rmse", -1)
+    if sign * (metrics["posterior_mean"][key] - metrics["baseline"][key]) <= 0:
+        yield (
+            f"It is no better than always answering {metrics['baseline']['answer']!r}. With few examples the prior "
+            f"may weigh too much: try --kl-weight {spec['kl_weight'] / 4:.2g}, or more --epochs."
+        )
+    if result["data"]["num_evaluation"] < 100:
+        yield f"Scores from {result['data']['num_evaluation']} examples are rough; a larger --validation-share helps."
+    yield from result["warnings"]
+
+
+def _score_table(metrics: Record, num_evaluation: int) -> Table:
+    rows = {
+        f"mean of {metrics['monte_carlo']['samples']} samples": metrics["monte_carlo"],
+        "posterior mean": metrics["posterior_mean"],
+        f"always {_shown(metrics['baseline']['answer'])}": metrics["baseline"],
+    }
+    columns = [key for key in _HEADINGS if key in metrics["monte_carlo"]]
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold")
+    table.add_column(f"on {num_evaluation:,} examples held back")
+    for key in columns:
+        table.add_column(_HEADINGS[key][0], justify="right")
+    for label, scores in rows.items():
+        cells = [format(scores[key], _HEADINGS[key][1]) if key in scores else "" for key in columns]
+        table.add_row(escape(label), *cells, style="dim" if label.startswith("always") else None)
+    return table
+
+
+_HEADINGS = {
+    "accuracy": ("accuracy", ".1%"),
+    "auc": ("AUC", ".4f"),
+    "rmse": ("RMSE", ".4g"),
+    "mae": ("mean error", ".4g"),
+    "r2": ("R²", ".3f"),
+    "nll_nats": ("NLL", ".3f"),
+    "ece": ("calibration error", ".3f"),
+    "within_90_percent": ("in 90 % interval", ".1%"),
+}
+
+
+def _shown(answer: str | float) -> str:
+    return answer if isinstance(answer, str) else f"{answer:.4g}"
+
+
+def _progress(run: JobRun, now: Record) -> Text:
+    total = run.job.spec.epochs
+    share = now["epoch"] / total
+    left = sum(record["seconds"] for record in run.history) / len(run.history) * (total - now["epoch"])
+    phase = "warm-up" if share < run.job.spec.warmup else "cutting ranks" if share < 1.0 else "done"
+    ending = f"  {phase}, {left:.0f} s left"
+    return Text.assemble(("epoch ", "dim"), f"{now['epoch']}/{total}  ", *bar(share, ACCENT), ending)
+
+
+def _terms(run: JobRun, now: Record) -> Table:
+    num_data = len(run.data.train)
+    smaller = run.before.dense_parameters / now["parameters"]
+    grid = Table.grid(padding=(0, 3), expand=False)
+    grid.add_row("[dim]NLL[/]", f"{now['nll']:.3f} nats per example", "[dim]held back[/]", _score(run, now))
+    grid.add_row("[dim]KL[/]", f"{now['kl_nats'] / num_data:.3f} nats per example", "[dim]β[/]", f"{now['beta']:.2f}")
+    grid.add_row(
+        "[dim]parameters[/]",
+        f"{now['parameters']:,} of {run.before.final_parameters:,}",
+        "[dim]dense[/]",
+        f"{run.before.dense_parameters:,}  [{ACCENT}]{smaller:.0f}× smaller[/]",
+    )
+    return grid
+
+
+def _score(run: JobRun, now: Record) -> str:
+    if "evaluation_accuracy" in now:
+        return f"accuracy {now['evaluation_accuracy']:.1%}"
+    return f"RMSE {now['evaluation_rmse']:.4g}" if "evaluation_rmse" in now else ""
+
+
+def _ranks(run: JobRun, now: Record) -> RenderableType:
+    starting, ranks = run.starting_ranks, now["ranks"]
+    if sum(map(len, ranks.values())) <= _MOST_BARS:
+        return rank_bars(ranks, starting)
+    grid = Table.grid(padding=(0, 2))
+    for name, values in list(ranks.items())[:_MOST_LAYERS]:
+        grid.add_row(name, "·".join(map(str, values)), f"[dim]of {'·'.join(map(str, starting[name]))}[/]")
+    more = len(ranks) - _MOST_LAYERS
+    return Group(grid, Text(f"and {more} more layers", style="dim")) if more > 0 else grid
+
+
+def resume_command(run: JobRun) -> str:
+    """How to go on with a run that was stopped."""
+    return f"rankfold train {quote(str(run.job.data))} --out {quote(str(run.folder))} --resume"

@@ -1,0 +1,100 @@
+"""Clicks in the Criteo format: numbers, and rows of tables looked up in a vocabulary of the training part.
+
+Rows are in the order of time: the last ones are for validation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rankfold.data.clicks import Clicks, read_clicks
+from rankfold.data.criteo.encoding import Lookup, TokenCounts, encode
+from rankfold.data.criteo.lines import NUM_CATEGORIES
+from rankfold.data.errors import DamagedData
+from rankfold.jobs.preparation import DataOptions, Encoded, Learned, ModelName, Network, Preparation, divide_in_order
+from rankfold.jobs.targets import Classes
+from rankfold.models.dlrm import DLRM, tables_from
+
+# A category seen once shares a row with all that are not known, which is so trained too.
+_MIN_COUNT = 2
+# Tables of at least so many rows become factors.
+LARGE_TABLE = 1000
+_TABLE_STD = 0.01
+_CLICKED = Classes(("0", "1"))
+_SIZES: Mapping[str, Any] = {"dim": 64, "bottom": [256, 128], "top": [256, 128]}
+
+
+@final
+@dataclass(frozen=True)
+class Impressions(Preparation):
+    """What was shown, and whether it was clicked: 13 numbers and 26 categories, each with its vocabulary."""
+
+    kind: ClassVar[str] = "criteo"
+    described_as: ClassVar[str] = "a file in the Criteo format"
+    models: ClassVar[tuple[ModelName, ...]] = ("dlrm",)
+    name_of_examples: ClassVar[str] = "line"
+    is_click: ClassVar[bool] = True
+
+    lookups: tuple[Lookup, ...]
+    target: Classes = _CLICKED
+
+    @classmethod
+    def learn(cls, path: Path, options: DataOptions) -> Learned:
+        clicks = read_clicks(path)
+        if clicks.labels is None:
+            raise DamagedData(f"{path}: its lines have 39 fields, so the labels are missing; the first must be 0 or 1")
+        train, validation = divide_in_order(len(clicks), options.validation_share, path)
+        for name, rows in (("first", train), ("last", validation)):
+            if len(np.unique(clicks.labels[rows])) < 2:
+                raise DamagedData(
+                    f"{path}: the {name} {len(rows):,} rows all have the label {clicks.labels[rows[0]]}; "
+                    f"give more rows, or another --validation-share"
+                )
+        preparation = cls(tuple(_lookup(clicks.tokens[train, n]) for n in range(NUM_CATEGORIES)))
+        return Learned(preparation, preparation._encode(clicks), train, validation)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Rows of the tables."""
+        return [lookup.size for lookup in self.lookups]
+
+    def read(self, path: Path) -> Encoded:
+        return self._encode(read_clicks(path))
+
+    def network(self, model: ModelName) -> Network:
+        options = {"sizes": self.sizes, **_SIZES}
+        if max(self.sizes) < LARGE_TABLE:
+            return Network(DLRM, options)
+        return Network(DLRM, options, tables_from(LARGE_TABLE), _TABLE_STD, too_large=True)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "sizes": self.sizes,
+            "shared": [lookup.shared for lookup in self.lookups],
+            "tokens": [lookup.tokens.tolist() for lookup in self.lookups],
+            "rows": [lookup.places.tolist() for lookup in self.lookups],
+        }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        columns = zip(*(content[key] for key in ("tokens", "rows", "sizes", "shared")), strict=True)
+        return cls(tuple(Lookup(np.array(t, np.uint32), np.array(r, np.int32), *rest) for t, r, *rest in columns))
+
+    def _encode(self, clicks: Clicks) -> Encoded:
+        numbers, categories = torch.from_numpy(clicks.numbers), torch.from_numpy(encode(self.lookups, clicks.tokens))
+        labels = None if clicks.labels is None else torch.from_numpy(clicks.labels)
+        return Encoded((numbers, categories), labels, tuple(str(n) for n in range(1, len(clicks) + 1)))
+
+
+def _lookup(tokens: NDArray[np.uint32]) -> Lookup:
+    counts = TokenCounts()
+    counts.add(tokens)
+    return Lookup.of(counts, _MIN_COUNT)

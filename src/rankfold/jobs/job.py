@@ -1,0 +1,166 @@
+"""What a user asks for, and the folder it is kept in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, final
+
+from rankfold.data.clicks import LABELLED
+from rankfold.data.criteo.files import blocks
+from rankfold.data.errors import DamagedData, MissingData
+from rankfold.data.table import PARQUET
+from rankfold.experiments.results import write_result
+from rankfold.experiments.spec import Spec
+from rankfold.jobs.criteo import Impressions
+from rankfold.jobs.images import Images
+from rankfold.jobs.preparation import DataOptions, Learned, ModelName, Preparation
+from rankfold.jobs.tables import Tabular
+from rankfold.jobs.texts import Texts
+
+JOB_FILE, PREPARATION_FILE, RESULT_FILE = "job.json", "preprocessing.json", "run.json"
+MODEL_FOLDER, CHECKPOINT_FOLDER = "model", "train"
+_KINDS: tuple[type[Images | Tabular | Texts | Impressions], ...] = (Images, Tabular, Texts, Impressions)
+
+# Without --epochs there are so many that this number of steps is reached, within these limits.
+_STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 3000, 3, 300
+# Batches are smaller where an epoch would have fewer steps than this.
+_STEPS_OF_AN_EPOCH, _LARGEST_BATCH = 8, 128
+# As in the DLRM experiments: one pass over the rows, and a learning rate that falls from the first step on.
+_CLICKS: Mapping[str, Any] = {"epochs": 1, "lr": 1e-3, "log_std_lr": 5.0, "warmup": 0.3, "decay": 1.0}
+# From so many examples on the KL weight is 1, the exact objective. With fewer it is √(N / 10,000): the exact one
+# finds no network of this size worth its cost (for 398 rows with 10 columns R² is 0 instead of 0.5).
+FULL_WEIGHT_FROM = 10_000
+# Rank to start from in each format.
+MAX_RANKS = {"cp": 50, "tucker": 8, "tt": 20, "ttm": 20}
+
+
+@final
+@dataclass(frozen=True)
+class Job:
+    """A training that was asked for.
+
+    Args:
+        data: where the data are.
+        model: the network.
+        spec: how it is trained.
+        options: what the user said about the data.
+        fingerprint: of the data as they were read.
+    """
+
+    data: Path
+    model: ModelName
+    spec: Spec
+    options: DataOptions
+    fingerprint: str
+
+    def write(self, folder: Path) -> None:
+        content = {**asdict(self), "data": str(self.data)}
+        write_result(folder / JOB_FILE, content)
+
+    @classmethod
+    def read(cls, folder: Path) -> Job:
+        """The job of a run folder."""
+        content = read_json(folder / JOB_FILE)
+        try:
+            return cls(
+                Path(content["data"]),
+                content["model"],
+                Spec(**content["spec"]),
+                DataOptions(**content["options"]),
+                content["fingerprint"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise DamagedData(
+                f"{folder / JOB_FILE} is damaged ({error}); start the run anew, in another folder"
+            ) from error
+
+
+# The kind of data -------------------------------------------------------------------------------------
+
+
+def learn(data: Path, model: ModelName | None, options: DataOptions) -> tuple[ModelName, Learned]:
+    """Read the data, and the model that suits them unless one is given."""
+    kind = kind_of(data, model, options)
+    if model is not None and model not in kind.models:
+        fitting = " or ".join(kind.models)
+        raise ValueError(f"--model {model} does not suit {data}, which is {kind.described_as}; use --model {fitting}")
+    return model or kind.models[0], kind.learn(data, options)
+
+
+def kind_of(data: Path, model: ModelName | None, options: DataOptions) -> type[Images | Tabular | Texts | Impressions]:
+    """What kind of data are in a file or folder."""
+    if not data.exists():
+        raise MissingData(f"there is no {data}; give a folder of images, a table, a text file or a Criteo file")
+    if data.is_dir():
+        return Images
+    if model == "text":
+        return Texts
+    if model == "dlrm":
+        return Impressions
+    if options.target is not None or model == "mlp" or data.suffix.lower() in (".csv", *PARQUET):
+        return Tabular
+    first = next((block.text.partition(b"\n")[0] for block in blocks(data)), b"")
+    return Impressions if first.count(b"\t") == LABELLED and first[:2] in (b"0\t", b"1\t") else Texts
+
+
+def make_spec(preparation: Preparation, num_train: int, given: Mapping[str, Any]) -> Spec:
+    """The settings of a training: those ``given``, and defaults that look at the number of examples alone."""
+    settings = {"max_rank": MAX_RANKS[given["format"]], **(_CLICKS if preparation.is_click else {})}
+    settings |= {key: value for key, value in given.items() if value is not None}
+    settings.setdefault("batch_size", _batch_size(num_train))
+    if settings["batch_size"] > num_train:
+        raise ValueError(f"--batch-size must be at most the number of training examples, {num_train}")
+    settings.setdefault("kl_weight", _kl_weight(num_train))
+    steps = num_train // settings["batch_size"]
+    settings.setdefault("epochs", min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, round(_STEPS / steps))))
+    return Spec("ard", split="validation", **settings)
+
+
+def _kl_weight(num_train: int) -> float:
+    """To two digits.
+
+    >>> _kl_weight(1_000_000), _kl_weight(400)
+    (1.0, 0.2)
+    """
+    return float(f"{min(1.0, (num_train / FULL_WEIGHT_FROM) ** 0.5):.2g}")
+
+
+def _batch_size(num_train: int) -> int:
+    """The largest power of two that is not too large.
+
+    >>> _batch_size(100_000), _batch_size(300), _batch_size(9)
+    (128, 32, 1)
+    """
+    most = max(1, min(_LARGEST_BATCH, num_train // _STEPS_OF_AN_EPOCH))
+    return 1 << (most.bit_length() - 1)
+
+
+# Files ------------------------------------------------------------------------------------------------
+
+
+def write_preparation(preparation: Preparation, folder: Path) -> None:
+    """Keep how data become tensors."""
+    write_result(folder / PREPARATION_FILE, preparation.as_dict())
+
+
+def read_preparation(folder: Path) -> Preparation:
+    """What :func:`write_preparation` kept."""
+    content = read_json(folder / PREPARATION_FILE)
+    kinds = {kind.kind: kind for kind in _KINDS}
+    try:
+        return kinds[content["kind"]].from_dict(content)
+    except (KeyError, TypeError) as error:
+        raise DamagedData(f"{folder / PREPARATION_FILE} is damaged ({error!r}); train again") from error
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """A file of a run folder."""
+    if not file.exists():
+        raise MissingData(f"{file.parent} is no folder of a run: it has no {file.name}; `rankfold train` makes one")
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, UnicodeDecodeError) as error:
+        raise DamagedData(f"{file} is damaged ({error}); start the run anew, in another folder") from error

@@ -1,0 +1,88 @@
+"""Losses, scores and probabilities of the three kinds of output: class logits, the logit of a click, a quantity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rankfold.experiments.clicks import click_loss
+from rankfold.experiments.task import Examples, num_right
+from rankfold.jobs.preparation import Preparation
+from rankfold.jobs.targets import Classes, Quantity
+from rankfold.layers.base import posterior_mean
+from rankfold.models.mlp import TableRegressor
+from rankfold.predictive import predict
+
+_BATCH = 1000
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@final
+@dataclass(frozen=True)
+class Objective:
+    """What the outputs of a network mean.
+
+    Args:
+        target: classes, or a quantity.
+        is_click: whether the output is one logit, that of the second class.
+    """
+
+    target: Classes | Quantity
+    is_click: bool
+
+    @classmethod
+    def of(cls, preparation: Preparation) -> Objective:
+        return cls(preparation.target, preparation.is_click)
+
+    def loss(self, model: nn.Module) -> Loss:
+        """Mean NLL in nats of outputs, given labels; that of a quantity has a learned noise, the model's."""
+        if isinstance(model, TableRegressor):
+            return model.likelihood
+        return click_loss if self.is_click else F.cross_entropy
+
+    def count_right(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """How many outputs agree with their labels; none of a quantity ever does."""
+        return outputs.new_zeros(()) if isinstance(self.target, Quantity) else num_right(outputs, labels)
+
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """Of all classes, (B, C), in float64."""
+        if self.is_click:
+            clicked = outputs.double().sigmoid()
+            return torch.stack([1.0 - clicked, clicked], 1)
+        return outputs.double().softmax(1)
+
+    def predict(self, model: nn.Module, inputs: tuple[Tensor, ...], samples: int, seed: int) -> tuple[Tensor, Tensor]:
+        """Mean and spread over the posterior, (N, C) or (N,), on the CPU; every batch sees the same samples."""
+        transform = _as_it_is if isinstance(self.target, Quantity) else self.probabilities
+        parts = [
+            [x.cpu() for x in predict(model, *batch, samples=samples, transform=transform, seed=seed)]
+            for batch in zip(*(x.split(_BATCH) for x in inputs), strict=True)
+        ]
+        mean, std = (torch.cat(part) for part in zip(*parts, strict=True))
+        return mean, std
+
+    @torch.no_grad()
+    def quick_scores(self, model: nn.Module, examples: Examples) -> dict[str, float]:
+        """NLL in nats and accuracy, or the root mean squared error in the target's unit, of the posterior mean."""
+        loss, nll, right, squares = self.loss(model), 0.0, 0.0, 0.0
+        with posterior_mean(model):
+            for batch in torch.arange(len(examples), device=examples.device).split(_BATCH):
+                outputs, labels = model(*examples.batch(batch)), examples.labels[batch]
+                nll += float(loss(outputs, labels)) * len(batch)
+                if isinstance(self.target, Quantity):
+                    squares += float((outputs - labels).square().sum())
+                else:
+                    right += float(num_right(outputs, labels))
+        scores = {"evaluation_nll": nll / len(examples)}
+        if isinstance(self.target, Quantity):
+            return {**scores, "evaluation_rmse": self.target.std * (squares / len(examples)) ** 0.5}
+        return {**scores, "evaluation_accuracy": right / len(examples)}
+
+
+def _as_it_is(outputs: Tensor) -> Tensor:
+    return outputs.double()

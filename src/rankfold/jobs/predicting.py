@@ -1,0 +1,135 @@
+"""Predictions of a finished run for new data, from its folder alone."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from rankfold.architecture import Architecture, rebuild
+from rankfold.data.errors import MissingData
+from rankfold.jobs.job import JOB_FILE, MODEL_FOLDER, RESULT_FILE, read_preparation
+from rankfold.jobs.objective import Objective
+from rankfold.jobs.preparation import Encoded, Preparation
+from rankfold.jobs.scores import class_scores, errors
+from rankfold.jobs.targets import Classes, Quantity
+from rankfold.models.mlp import TableRegressor
+
+_DIGITS = 6
+
+
+@final
+@dataclass(frozen=True)
+class FinishedRun:
+    """What predicting needs of a run."""
+
+    preparation: Preparation
+    model: nn.Module
+
+    @classmethod
+    def open(cls, folder: Path, device: torch.device) -> FinishedRun:
+        if not (folder / RESULT_FILE).exists():
+            unfinished = (folder / JOB_FILE).exists()
+            raise MissingData(
+                f"the run in {folder} is not finished; go on with `rankfold train --resume`"
+                if unfinished
+                else f"{folder} is no folder of a run: it has no {RESULT_FILE}; `rankfold train` makes one"
+            )
+        preparation = read_preparation(folder)
+        architecture = Architecture.read(folder / MODEL_FOLDER)
+        if architecture is None:
+            raise MissingData(f"{folder / MODEL_FOLDER} does not say which network it holds; train again")
+        dense = _dense(architecture, preparation)
+        return cls(preparation, rebuild(dense, folder / MODEL_FOLDER).to(device).eval())
+
+    @property
+    def objective(self) -> Objective:
+        return Objective.of(self.preparation)
+
+    def predict(self, data: Path, samples: int = 32, seed: int = 0) -> Predictions:
+        """Read new data of the same form, and predict."""
+        encoded = self.preparation.read(data)
+        device = next(self.model.parameters()).device
+        inputs = tuple(x.to(device) for x in encoded.inputs)
+        mean, std = self.objective.predict(self.model, inputs, samples, seed)
+        noise = float(self.model.likelihood.std.detach()) if isinstance(self.model, TableRegressor) else 0.0
+        return Predictions(self.preparation, encoded, mean, std, noise)
+
+
+@final
+@dataclass(frozen=True)
+class Predictions:
+    """What a model says about examples.
+
+    Attributes:
+        mean, std: over the posterior, of class probabilities (N, C), or of a standardised quantity (N,).
+        noise: of a standardised quantity, whatever the weights are.
+    """
+
+    preparation: Preparation
+    examples: Encoded
+    mean: Tensor
+    std: Tensor
+    noise: float
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    @property
+    def header(self) -> list[str]:
+        first = self.preparation.name_of_examples
+        target = self.preparation.target
+        if isinstance(target, Quantity):
+            return [first, "mean", "std", "std_of_weights"]
+        classes = [f"{kind}_{name}" for name in target.names for kind in ("probability", "std")]
+        return [first, "prediction", "probability", "std", *classes]
+
+    def rows(self) -> Iterator[Sequence[Any]]:
+        """One for each example, as the header says; a quantity is in its own unit."""
+        target = self.preparation.target
+        return self._quantities(target) if isinstance(target, Quantity) else self._classes(target)
+
+    def scores(self) -> dict[str, Any] | None:
+        """Against the labels, where the data have some."""
+        labels, target = self.examples.labels, self.preparation.target
+        if labels is None:
+            return None
+        if isinstance(target, Quantity):
+            return errors(self.mean, labels.double(), target)
+        return class_scores(self.mean, labels.long())
+
+    def to_csv(self) -> str:
+        text = io.StringIO(newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.header)
+        writer.writerows(self.rows())
+        return text.getvalue()
+
+    def _quantities(self, target: Quantity) -> Iterator[Sequence[Any]]:
+        # Var y = Var f + σ²
+        total = (self.std.square() + self.noise**2).sqrt()
+        values = torch.stack([target.mean + target.std * self.mean, target.std * total, target.std * self.std], 1)
+        for name, row in zip(self.examples.names, values.tolist(), strict=True):
+            yield [name, *map(_short, row)]
+
+    def _classes(self, target: Classes) -> Iterator[Sequence[Any]]:
+        pairs = torch.stack([self.mean, self.std], 2)  # (N, C, 2)
+        answers = self.mean.argmax(1).tolist()
+        for name, answer, row in zip(self.examples.names, answers, pairs.tolist(), strict=True):
+            yield [name, target.names[answer], *map(_short, (x for pair in (row[answer], *row) for x in pair))]
+
+
+def _dense(architecture: Architecture, preparation: Preparation) -> nn.Module:
+    """The network before it is loaded; one with large tables only on the meta device."""
+    with torch.device("meta" if preparation.is_click else "cpu"):
+        return architecture.make()
+
+
+def _short(value: float) -> str:
+    return f"{value:.{_DIGITS}g}"

@@ -1,0 +1,162 @@
+"""How data become tensors: what all kinds of data have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, final
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rankfold.data.errors import MissingData
+from rankfold.jobs.targets import Classes, Quantity
+
+ModelName = Literal["mlp", "cnn", "text", "dlrm"]
+TaskName = Literal["classification", "regression"]
+Rows = NDArray[np.int64]
+
+FEWEST_EXAMPLES = 10
+# The division does not depend on a run's seed, so that runs can be compared.
+_DIVISION_SEED = 0
+
+
+@final
+@dataclass(frozen=True)
+class DataOptions:
+    """What a user says about the data.
+
+    Args:
+        target: the column of a table to predict.
+        task: classification or regression; guessed from the target's cells if left out.
+        categorical: columns of numbers that are names of categories.
+        ignored: columns to leave out.
+        image_size: height and width to bring images to.
+        validation_share: of the examples, held back and never trained on.
+    """
+
+    target: str | None = None
+    task: TaskName | None = None
+    categorical: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    image_size: int | None = None
+    validation_share: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("categorical", "ignored"):
+            object.__setattr__(self, name, tuple(getattr(self, name) or ()))
+        if not 0 < self.validation_share < 1:
+            raise ValueError(f"validation_share must lie between 0 and 1, got {self.validation_share!r}")
+
+
+@final
+@dataclass(frozen=True)
+class Encoded:
+    """Examples as a network takes them, their labels if there are any, and how a user finds them."""
+
+    inputs: tuple[Tensor, ...]
+    labels: Tensor | None
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+@final
+@dataclass(frozen=True)
+class Network:
+    """A dense network, and which of its layers become factors.
+
+    Args:
+        make: a function at the top level of a module, called with ``options``.
+        chosen: says of a layer and its name whether it is tensorized; all that become smaller if left out.
+        init_std: of the weights of chosen layers; as the dense layers have it if left out.
+        too_large: whether the dense network is never to be in memory.
+    """
+
+    make: Callable[..., nn.Module]
+    options: Mapping[str, Any]
+    chosen: Callable[[nn.Module, str], bool] | None = None
+    init_std: float | None = None
+    too_large: bool = False
+
+
+class Preparation(ABC):
+    """How one kind of data becomes tensors. It is made of the training part, and stored with the model.
+
+    Attributes:
+        kind: its name in files.
+        described_as: in messages.
+        models: the networks that suit it, the best one first.
+        name_of_examples: the heading of the column of predictions that says which example it is.
+        is_click: whether the network gives one logit, that of the second class.
+        target: what is predicted.
+    """
+
+    kind: ClassVar[str]
+    described_as: ClassVar[str]
+    models: ClassVar[tuple[ModelName, ...]]
+    name_of_examples: ClassVar[str]
+    is_click: ClassVar[bool] = False
+    target: Classes | Quantity
+
+    @abstractmethod
+    def network(self, model: ModelName) -> Network:
+        """The network called ``model`` for these data."""
+
+    @abstractmethod
+    def read(self, path: Path) -> Encoded:
+        """New data of the same form, with or without labels."""
+
+    @abstractmethod
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, from which :meth:`from_dict` makes it again."""
+
+    @classmethod
+    @abstractmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Preparation:
+        """What :meth:`as_dict` gave."""
+
+
+@final
+@dataclass(frozen=True)
+class Learned:
+    """Data that were read to train on: all examples, and which of them are for training and for validation."""
+
+    preparation: Preparation
+    examples: Encoded
+    train: Rows
+    validation: Rows
+
+
+def divide(labels: NDArray[Any] | None, size: int, share: float, path: Path) -> tuple[Rows, Rows]:
+    """Training and validation rows at random; with labels, the same share of every class.
+
+    A class of one example is trained on.
+    """
+    if size < FEWEST_EXAMPLES:
+        raise MissingData(f"{path} has {size} examples, too few to learn from; {FEWEST_EXAMPLES} is the least")
+    random = np.random.default_rng(_DIVISION_SEED)
+    order = random.permutation(size)
+    groups = [order] if labels is None else [order[labels[order] == label] for label in np.unique(labels)]
+    held = np.concatenate([group[: _held_back(len(group), share)] for group in groups])
+    if len(held) == 0:  # many small classes
+        held = order[:1]
+    is_held = np.zeros(size, bool)
+    is_held[held] = True
+    return np.flatnonzero(~is_held), np.flatnonzero(is_held)
+
+
+def divide_in_order(size: int, share: float, path: Path) -> tuple[Rows, Rows]:
+    """The last rows are for validation: for rows in the order of time."""
+    if size < FEWEST_EXAMPLES:
+        raise MissingData(f"{path} has {size} rows, too few to learn from; {FEWEST_EXAMPLES} is the least")
+    first = size - min(size - 1, max(1, round(share * size)))
+    return np.arange(first), np.arange(first, size)
+
+
+def _held_back(size: int, share: float) -> int:
+    return min(size - 1, round(share * size))

@@ -1,0 +1,266 @@
+"""A job from its data to its result: the one training loop of the experiments, with what a user's run needs around it.
+
+While it trains, ``epochs.jsonl`` gets a line per epoch. It holds what the checkpoint does not: λ, and scores on
+the validation part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from rankfold.accounting import accounting
+from rankfold.architecture import Architecture
+from rankfold.bayesian_tensor import tensors_of
+from rankfold.checkpoint import save
+from rankfold.experiments.provenance import peak_memory, provenance, start_measuring_memory
+from rankfold.experiments.results import write_result
+from rankfold.experiments.run import about_model, timing
+from rankfold.experiments.spec import Spec
+from rankfold.experiments.task import CONFIGS, Data, Examples
+from rankfold.experiments.training import Epoch, Training, current_ranks
+from rankfold.jobs.job import CHECKPOINT_FOLDER, MODEL_FOLDER, RESULT_FILE, Job, write_preparation
+from rankfold.jobs.objective import Objective
+from rankfold.jobs.preparation import Encoded, Learned, Network, Rows
+from rankfold.jobs.scores import evaluate
+from rankfold.jobs.targets import Classes
+from rankfold.priors import HalfCauchy, LogUniform
+from rankfold.report.events import write_events
+from rankfold.report.run import Run
+from rankfold.surgery import tensorize_
+
+EPOCHS_FILE, EVENTS_FOLDER = "epochs.jsonl", "events"
+_DIGITS = 5  # of λ in files
+
+Record = dict[str, Any]
+
+
+class Stopped(Exception):
+    """Training was asked to stop; its checkpoint is written."""
+
+    def __init__(self, epochs_done: int) -> None:
+        super().__init__(f"stopped after epoch {epochs_done}")
+        self.epochs_done = epochs_done
+
+
+@final
+@dataclass(frozen=True)
+class Watcher:
+    """Who follows a training.
+
+    Args:
+        epoch: called with the record of every epoch.
+        stop: whether to stop, asked after every epoch.
+    """
+
+    epoch: Callable[[Record], None] = lambda record: None
+    stop: Callable[[], bool] = lambda: False
+
+
+@final
+class JobRun:
+    """A job, its data and its model, ready to train in ``folder``; from its checkpoint, if there is one.
+
+    Attributes:
+        model: tensorized, on the device.
+        history: the record of every epoch so far.
+        before, starting_ranks: accounting and ranks before training.
+    """
+
+    def __init__(self, job: Job, learned: Learned, folder: Path, device: torch.device) -> None:
+        self.job = job
+        self.preparation = learned.preparation
+        self.folder = folder
+        self.device = device
+        self.objective = Objective.of(learned.preparation)
+        self.data = on_device(learned, device)
+        self.network = learned.preparation.network(job.model)
+        start_measuring_memory(device)
+        self.model = build(self.network, job.spec).to(device)
+        self.before = accounting(self.model).total
+        self.starting_ranks = current_ranks(self.model)
+        self._training = Training(
+            self.model,
+            self.data.train,
+            job.spec,
+            epochs=job.spec.epochs,
+            stage=CHECKPOINT_FOLDER,
+            folder=folder / CHECKPOINT_FOLDER,
+            loss=self.objective.loss(self.model),
+            count_right=self.objective.count_right,
+        )
+        extras = _read_extras(folder / EPOCHS_FILE)
+        self.history = [self._record(epoch, extras.get(epoch.epoch, {})) for epoch in self._training.history]
+
+    def train(self, watcher: Watcher) -> Record:
+        """Train to the end, evaluate, and leave the result in the folder; it is also returned."""
+        self._begin()
+
+        def note(epoch: Epoch) -> None:
+            self._note(epoch, watcher)
+
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            self._training.run(note)
+        result = self._result(sorted({str(warning.message) for warning in caught}))
+        self._leave(result)
+        return result
+
+    def _begin(self) -> None:
+        """Make the folder say what it is of; lines of epochs that have no checkpoint are forgotten."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.job.write(self.folder)
+        write_preparation(self.preparation, self.folder)
+        lines = "".join(_line(record) for record in self.history)
+        (self.folder / EPOCHS_FILE).write_text(lines, encoding="utf-8")
+
+    def _note(self, epoch: Epoch, watcher: Watcher) -> None:
+        scores = self.objective.quick_scores(self.model, self.data.evaluation)
+        record = self._record(epoch, {**scores, "variances": current_variances(self.model)})
+        self.history.append(record)
+        with (self.folder / EPOCHS_FILE).open("a", encoding="utf-8") as file:
+            file.write(_line(record))
+        watcher.epoch(record)
+        if epoch.epoch < self.job.spec.epochs and watcher.stop():
+            self._training.write_checkpoint()
+            raise Stopped(epoch.epoch)
+
+    def _record(self, epoch: Epoch, extras: Mapping[str, Any]) -> Record:
+        """An epoch as it stands in the result; a quantity has no accuracy."""
+        record = asdict(epoch)
+        if not isinstance(self.objective.target, Classes):
+            record["accuracy"] = None
+        return {**record, **{key: value for key, value in extras.items() if key not in record}}
+
+    # The result -----------------------------------------------------------------------------------
+
+    def _result(self, caught: list[str]) -> Record:
+        spec, start = self.job.spec, time.perf_counter()
+        metrics = evaluate(self.model, self.objective, self.data, spec.seed)
+        seconds = time.perf_counter() - start
+        return {
+            "table": "train",
+            "row": self.folder.resolve().name,
+            "seed": spec.seed,
+            "spec": spec.as_dict(),
+            "model": self.job.model,
+            "network": dict(self.network.options),
+            **about_model(self.model, spec),
+            "layers": accounting(self.model).as_dict()["layers"],
+            "metrics": metrics,
+            "data": self._about_data(),
+            "timing": {**self._timing(), "evaluation_seconds": seconds},
+            "peak_memory": peak_memory(self.device),
+            "warnings": caught,
+            **provenance(self.device),
+            "history": self.history,
+        }
+
+    def _timing(self) -> dict[str, float]:
+        return timing(self.job.spec, self._training.history, len(self.data.train))
+
+    def _about_data(self) -> Record:
+        target = self.objective.target
+        return {
+            "path": str(self.job.data),
+            "kind": self.preparation.kind,
+            "num_train": len(self.data.train),
+            "num_evaluation": len(self.data.evaluation),
+            "num_unfamiliar": 0,
+            "classes": list(target.names) if isinstance(target, Classes) else None,
+            "quantity": None if isinstance(target, Classes) else asdict(target),
+            "fingerprint": self.job.fingerprint,
+            **asdict(self.job.options),
+        }
+
+    def _leave(self, result: Record) -> None:
+        """The model first: a folder with a result is whole."""
+        folder = self.folder / MODEL_FOLDER
+        save(self.model, folder)
+        Architecture.of(self.network.make, self.data.train.inputs, self.network.options).write(folder)
+        write_result(self.folder / RESULT_FILE, result)
+        if find_spec("tensorboardX") is not None:
+            write_events(self.folder / EVENTS_FOLDER, Run(self.folder / RESULT_FILE, result))
+        shutil.rmtree(self.folder / CHECKPOINT_FOLDER, ignore_errors=True)
+        (self.folder / EPOCHS_FILE).unlink(missing_ok=True)
+
+
+def build(network: Network, spec: Spec) -> nn.Module:
+    """The network with its layers as factors, at the ranks to start from."""
+    assert spec.format is not None
+    assert spec.max_rank is not None
+    prior = HalfCauchy() if spec.prior == "half-cauchy" else LogUniform()
+    config = CONFIGS[spec.format](spec.max_rank, prior=prior, init_std=network.init_std)
+    torch.manual_seed(spec.seed)
+    with torch.device("meta" if network.too_large else "cpu"):
+        dense = network.make(**network.options)
+    return tensorize_(dense, config, network.chosen, device="cpu" if network.too_large else None)
+
+
+def on_device(learned: Learned, device: torch.device) -> Data:
+    """The examples for training and those for validation."""
+    train, validation = (_part(learned.examples, rows, device) for rows in (learned.train, learned.validation))
+    return Data(train, validation)
+
+
+def _part(encoded: Encoded, rows: Rows, device: torch.device) -> Examples:
+    assert encoded.labels is not None
+    index = torch.from_numpy(rows)
+    return Examples(tuple(x[index].to(device) for x in encoded.inputs), encoded.labels[index].to(device))
+
+
+def fingerprint(learned: Learned) -> str:
+    """Of all inputs and labels, and of the division."""
+    digest = hashlib.sha256()
+    for tensor in _tensors(learned):
+        digest.update(str(tuple(tensor.shape)).encode())
+        digest.update(tensor.contiguous().numpy().data)
+    return digest.hexdigest()[:16]
+
+
+def _tensors(learned: Learned) -> Iterator[Tensor]:
+    assert learned.examples.labels is not None
+    yield from learned.examples.inputs
+    yield learned.examples.labels
+    yield torch.from_numpy(learned.validation)
+
+
+# Lines of epochs --------------------------------------------------------------------------------------
+
+
+def current_variances(model: nn.Module) -> dict[str, list[list[float]]]:
+    """λ of every tensorized layer, a list for each of its ranks."""
+    return {
+        name.removesuffix(".tensor"): [
+            [float(f"{value:.{_DIGITS}g}") for value in variance.tolist()] for variance in tensor.variances()
+        ]
+        for name, tensor in tensors_of(model).items()
+    }
+
+
+def _line(record: Record) -> str:
+    return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _read_extras(file: Path) -> dict[int, Record]:
+    """The records of a file by their epoch; a line that was cut short is left out."""
+    found: dict[int, Record] = {}
+    if file.exists():
+        for line in file.read_text(encoding="utf-8").splitlines():
+            try:
+                record = json.loads(line)
+                found[record["epoch"]] = record
+            except (ValueError, KeyError, TypeError):
+                continue
+    return found

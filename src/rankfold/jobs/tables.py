@@ -1,0 +1,196 @@
+"""Tables: columns of numbers, standardised, and columns of categories, each with its vocabulary."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rankfold.data.errors import DamagedData, MissingData
+from rankfold.data.table import Table, is_numeric, parsed, read_table
+from rankfold.jobs.preparation import DataOptions, Encoded, Learned, ModelName, Network, Preparation, Rows, divide
+from rankfold.jobs.targets import Classes, Quantity
+from rankfold.models.mlp import TableClassifier, TableRegressor
+
+# Whole numbers of more values than this are a quantity, not classes.
+MOST_CLASSES = 20
+# A category seen once says little; it counts as unknown.
+_MIN_COUNT = 2
+
+
+@final
+@dataclass(frozen=True)
+class NumberColumn:
+    """A column of numbers; a missing one counts as the mean."""
+
+    name: str
+    mean: float
+    std: float
+
+    def encode(self, table: Table) -> NDArray[np.float32]:
+        values = table.numbers(self.name, "in training this column held numbers; correct the cell, or empty it")
+        return np.nan_to_num((values - self.mean) / self.std, nan=0.0).astype(np.float32)
+
+
+@final
+@dataclass(frozen=True)
+class CategoryColumn:
+    """A column of categories: their rows are 1, 2, … in this order; 0 is for values that are not known."""
+
+    name: str
+    values: tuple[str, ...]
+
+    def encode(self, table: Table) -> NDArray[np.int64]:
+        rows = {value: n for n, value in enumerate(self.values, start=1)}
+        return np.array([rows.get(cell, 0) for cell in table.columns[self.name]], np.int64)
+
+
+@final
+@dataclass(frozen=True)
+class Tabular(Preparation):
+    """The columns that the network sees, and the one it predicts."""
+
+    kind: ClassVar[str] = "table"
+    described_as: ClassVar[str] = "a table"
+    models: ClassVar[tuple[ModelName, ...]] = ("mlp",)
+    name_of_examples: ClassVar[str] = "row"
+
+    target: Classes | Quantity
+    target_column: str
+    numbers: tuple[NumberColumn, ...]
+    categories: tuple[CategoryColumn, ...]
+
+    @classmethod
+    def learn(cls, path: Path, options: DataOptions) -> Learned:
+        table = read_table(path)
+        if options.target is None:
+            raise MissingData(f"name the column to predict with --target; {path} has {', '.join(table.columns)}")
+        regression = _is_regression(table, options)
+        cells = table.columns[options.target]
+        labels = None if regression else np.array(cells)
+        train, validation = divide(labels, len(table), options.validation_share, path)
+        target = _quantity(table, options.target, train) if regression else Classes.of(cells, path)
+        numbers, categories = _columns(table, options, train)
+        preparation = cls(target, options.target, numbers, categories)
+        return Learned(preparation, preparation._encode(table), train, validation)
+
+    def read(self, path: Path) -> Encoded:
+        table = read_table(path)
+        names = [column.name for column in self.numbers] + [column.name for column in self.categories]
+        missing = [name for name in names if name not in table.columns]
+        if missing:
+            raise MissingData(
+                f"{path} has no column {', '.join(map(repr, missing))}, which training had; "
+                f"its columns are {', '.join(table.columns)}"
+            )
+        return self._encode(table)
+
+    def network(self, model: ModelName) -> Network:
+        options = {"num_numbers": len(self.numbers), "sizes": [len(c.values) + 1 for c in self.categories]}
+        if isinstance(self.target, Quantity):
+            return Network(TableRegressor, options)
+        return Network(TableClassifier, {**options, "num_outputs": len(self.target.names)})
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        entry = content["target"]
+        return cls(
+            Quantity(**entry) if "mean" in entry else Classes(tuple(entry["names"])),
+            content["target_column"],
+            tuple(NumberColumn(**column) for column in content["numbers"]),
+            tuple(CategoryColumn(column["name"], tuple(column["values"])) for column in content["categories"]),
+        )
+
+    def _encode(self, table: Table) -> Encoded:
+        inputs = []
+        if self.numbers:
+            inputs.append(torch.from_numpy(np.stack([column.encode(table) for column in self.numbers], axis=1)))
+        if self.categories:
+            inputs.append(torch.from_numpy(np.stack([column.encode(table) for column in self.categories], axis=1)))
+        return Encoded(tuple(inputs), self._labels(table), tuple(str(n) for n in range(2, len(table) + 2)))
+
+    def _labels(self, table: Table) -> torch.Tensor | None:
+        """Of the target's column, where there is one that is not empty."""
+        name = self.target_column
+        if not any(table.columns.get(name, ())):
+            return None
+        if isinstance(self.target, Quantity):
+            return self.target.encode(_present_numbers(table, name))
+        _check_present(table, name)
+        return self.target.encode(table.columns[name], lambda n: table.place(n, name))
+
+
+# What the columns mean --------------------------------------------------------------------------------
+
+
+def _is_regression(table: Table, options: DataOptions) -> bool:
+    """As asked for; otherwise if the target holds many different numbers, or fractions."""
+    assert options.target is not None
+    cells = table.column(options.target, "--target")
+    _check_present(table, options.target)
+    if options.task is not None:
+        return options.task == "regression"
+    values = parsed(cells)
+    if isinstance(values, int):
+        return False
+    return len(set(values.tolist())) > MOST_CLASSES or bool((values != np.round(values)).any())
+
+
+def _quantity(table: Table, name: str, train: Rows) -> Quantity:
+    return Quantity.of(name, _present_numbers(table, name)[train], table.path)
+
+
+def _present_numbers(table: Table, name: str) -> NDArray[np.float64]:
+    _check_present(table, name)
+    return table.numbers(name, "regression needs numbers; correct the cell, or ask for --task classification")
+
+
+def _check_present(table: Table, name: str) -> None:
+    for n, cell in enumerate(table.columns[name]):
+        if not cell:
+            raise DamagedData(f"{table.place(n, name)} is empty; fill in what is to be predicted, or remove the row")
+
+
+def _columns(
+    table: Table, options: DataOptions, train: Rows
+) -> tuple[tuple[NumberColumn, ...], tuple[CategoryColumn, ...]]:
+    for name in options.categorical:
+        table.column(name, "--categorical")
+    for name in options.ignored:
+        table.column(name, "--ignore")
+    numbers, categories = [], []
+    for name, cells in table.columns.items():
+        if name == options.target or name in options.ignored:
+            continue
+        if name not in options.categorical and is_numeric(cells):
+            numbers.append(_number_column(table, name, train))
+        else:
+            categories.append(CategoryColumn(name, _frequent([cells[n] for n in train])))
+    # a column that never changes says nothing
+    kept = [column for column in numbers if column.std > 0], [column for column in categories if len(column.values) > 1]
+    if not any(kept):
+        raise MissingData(f"{table.path} has no column besides {options.target!r} that the prediction could come from")
+    return tuple(kept[0]), tuple(kept[1])
+
+
+def _number_column(table: Table, name: str, train: Rows) -> NumberColumn:
+    remedy = "nearly all others are; correct or empty it, or give --categorical or --ignore with the column's name"
+    values = table.numbers(name, remedy)[train]
+    present = values[~np.isnan(values)]
+    return NumberColumn(name, float(present.mean()), float(present.std())) if len(present) else NumberColumn(name, 0, 0)
+
+
+def _frequent(cells: Sequence[str]) -> tuple[str, ...]:
+    """Values seen more than once, the most frequent first; an empty cell is a value like any other."""
+    counts = Counter(cells)
+    known = [value for value, times in counts.items() if times >= _MIN_COUNT]
+    return tuple(sorted(known, key=lambda value: (-counts[value], value)))
