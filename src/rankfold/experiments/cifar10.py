@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from rankfold.data.cifar10 import SIDE, load_cifar10
-from rankfold.data.mnist import Images
 from rankfold.experiments.batch_norm import settle
 from rankfold.experiments.spec import FormatName, Split
+from rankfold.experiments.splitting import parts_of
 from rankfold.experiments.task import Data, Examples, Folding, Task
 from rankfold.models.cifar import conv_network
 
@@ -97,17 +97,9 @@ FOLDINGS: dict[FormatName, Folding] = {
 
 def load(split: Split, device: torch.device, folder: Path | None = None, verify: bool = True) -> Data:
     """CIFAR-10 on the device: images (N, 3, 32, 32), standardised."""
-    train, evaluation = _split(load_cifar10(folder, verify=verify), split)
+    images = load_cifar10(folder, verify=verify)
+    train, evaluation = parts_of(images, split, share=VALIDATION_SHARE, seed=_VALIDATION_SEED)
     return Data(_examples(*train, device), _examples(*evaluation, device))
-
-
-def _split(images: Images, split: Split) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    if split == "test":
-        return (images.train_x, images.train_y), (images.test_x, images.test_y)
-    size = len(images.train_y)
-    order = torch.randperm(size, generator=torch.Generator().manual_seed(_VALIDATION_SEED))
-    held_back, rest = order.tensor_split([round(VALIDATION_SHARE * size)])
-    return (images.train_x[rest], images.train_y[rest]), (images.train_x[held_back], images.train_y[held_back])
 
 
 def _examples(images: Tensor, labels: Tensor, device: torch.device) -> Examples:

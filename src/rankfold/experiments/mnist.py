@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from rankfold.data.errors import MissingData
-from rankfold.data.mnist import MNIST, Images, load_fashion_mnist_test, load_mnist
+from rankfold.data.mnist import MNIST, load_fashion_mnist_test, load_mnist
 from rankfold.experiments.evaluation import classification, hard_example
 from rankfold.experiments.spec import FormatName, Split
+from rankfold.experiments.splitting import parts_of
 from rankfold.experiments.task import Data, Examples, Folding, Task
 
 NUM_PIXELS, NUM_HIDDEN, NUM_CLASSES = 784, 512, 10
@@ -54,17 +55,8 @@ def load_data(split: Split, device: torch.device, folder: Path | None = None, ve
         unfamiliar = (_pixels(load_fashion_mnist_test(folder, verify=verify)[0], device),)
     except MissingData:
         unfamiliar = None
-    train, evaluation = _split(images, split)
+    train, evaluation = parts_of(images, split, share=VALIDATION_SHARE, seed=_VALIDATION_SEED)
     return Data(_examples(*train, device), _examples(*evaluation, device), unfamiliar)
-
-
-def _split(images: Images, split: Split) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    if split == "test":
-        return (images.train_x, images.train_y), (images.test_x, images.test_y)
-    size = len(images.train_y)
-    order = torch.randperm(size, generator=torch.Generator().manual_seed(_VALIDATION_SEED))
-    held_back, rest = order.tensor_split([round(VALIDATION_SHARE * size)])
-    return (images.train_x[rest], images.train_y[rest]), (images.train_x[held_back], images.train_y[held_back])
 
 
 def _examples(images: Tensor, labels: Tensor, device: torch.device) -> Examples:
