@@ -8,7 +8,7 @@ from typing import Any
 import griffe
 
 _ROLE = re.compile(r":(?:class|func|meth|mod):`(~?)([\w.]+)`")
-_EXAMPLE = re.compile(r"^(?P<indent> *)>>> .*\n?(?:(?P=indent)\S.*\n?)*", re.MULTILINE)
+_EXAMPLE = re.compile(r"^(?P<indent> *)>>> .*\n?(?:(?P=indent).*\S.*\n?)*", re.MULTILINE)
 
 
 class PlainDocstrings(griffe.Extension):

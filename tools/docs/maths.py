@@ -13,11 +13,19 @@ _INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL
 _BLOCK = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', re.DOTALL)
 
 
+# a function without brackets needs a space before its argument: log σ
+_FUNCTION = re.compile(r'(<mi>log</mi>)(?!<mo stretchy="false">&#x00028;)')
+
+
 def on_page_content(html: str, **_: Any) -> str:
     """Called by mkdocs with every page's HTML."""
-    html = _INLINE.sub(lambda found: convert(unescape(found[1])), html)
-    return _BLOCK.sub(lambda found: f'<div class="formula">{_block(found[1])}</div>', html)
+    html = _INLINE.sub(lambda found: mathml(found[1], "inline"), html)
+    return _BLOCK.sub(lambda found: f'<div class="formula">{mathml(found[1], "block")}</div>', html)
 
 
-def _block(latex: str) -> str:
-    return convert(unescape(latex), display="block")
+def mathml(latex: str, display: str) -> str:
+    """A formula in LaTeX as MathML."""
+    converted = convert(unescape(latex), display=display)
+    # the converter takes \\sim for an identifier, which has no space around it
+    converted = converted.replace("<mi>&#x0007E;</mi>", "<mo>&#x0223C;</mo>")
+    return _FUNCTION.sub(r'\1<mspace width="0.17em"/>', converted)

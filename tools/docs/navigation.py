@@ -36,7 +36,7 @@ _LAST = [{"Questions": "faq.md"}, {"Changelog": "changelog.md"}, {"Contributing"
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Called by mkdocs before anything is read."""
-    config.nav = ["index.md", *_sections(), *_LAST]
+    config.nav = [{"Home": "index.md"}, *_sections(), *_LAST]
     return config
 
 
