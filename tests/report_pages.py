@@ -77,7 +77,9 @@ def tick_value(text):
 
 def axis(svg, side):
     """From positions to values, as the first and the last number beside the axis say."""
-    ticks = [(float(t.attributes[side]) - (3.5 if side == "y" else 0), tick_value(t.text)) for t in svg.all("text", side)]
+    ticks = [
+        (float(t.attributes[side]) - (3.5 if side == "y" else 0), tick_value(t.text)) for t in svg.all("text", side)
+    ]
     (a, low), (b, high) = ticks[0], ticks[-1]
     middle, value = ticks[1]
     is_log = len(ticks) > 2 and low > 0 and abs(value / low - (high / low) ** (1 / (len(ticks) - 1))) < 1e-6 * value

@@ -1,5 +1,7 @@
 """The points drawn are the numbers, read back through the axes' own labels."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,7 +67,7 @@ def test_marks_cover_their_epochs():
 def test_labels_do_not_touch(wanted):
     places = spread(wanted, 0, 100, gap=12)
     ordered = sorted(places)
-    assert all(b - a >= 12 - 1e-9 for a, b in zip(ordered, ordered[1:], strict=False))
+    assert all(b - a >= 12 - 1e-9 for a, b in pairwise(ordered))
     assert ordered[0] >= -1e-9
     assert ordered[-1] <= 100 + 1e-9
 

@@ -27,7 +27,9 @@ def test_the_layers_of_a_table_add_up_to_what_the_run_counted(row):
 def _record_of_a_model():
     """A model with ranks cut by hand, its run, and what is true of it."""
     configs = {
-        name: rf.TTM(ranks, in_dims=mnist.FOLDINGS["ttm"].layers[name][0], out_dims=mnist.FOLDINGS["ttm"].layers[name][1])
+        name: rf.TTM(
+            ranks, in_dims=mnist.FOLDINGS["ttm"].layers[name][0], out_dims=mnist.FOLDINGS["ttm"].layers[name][1]
+        )
         for name, ranks in RUN.ranks_after.items()
     }
     model = rf.tensorize_(mnist.classifier(), None, overrides={n: replace(c) for n, c in configs.items()})
@@ -50,7 +52,7 @@ def test_the_saved_model_the_record_and_the_task_tell_the_same(tmp_path):
         assert task.compression == pytest.approx(task.dense / task.after)
 
 
-def test_λ_of_a_saved_model_comes_rank_by_rank(tmp_path):
+def test_lambdas_of_a_saved_model_come_rank_by_rank(tmp_path):
     model = _record_of_a_model()
     rf.save(model, tmp_path / "model")
     saved = saved_model(tmp_path / "model")

@@ -59,7 +59,9 @@ def _tiles(run: Run) -> list[Html]:
     ranks = [rank for values in run.ranks_before.values() for rank in values]
     if ranks:
         left = sum(rank for values in run.ranks_after.values() for rank in values)
-        tiles.append(_tile("Ranks in all", f"{left}", f"of {sum(ranks)} at the start" if left != sum(ranks) else "none was cut"))
+        tiles.append(
+            _tile("Ranks in all", f"{left}", f"of {sum(ranks)} at the start" if left != sum(ranks) else "none was cut")
+        )
     seconds = (run.record.get("timing") or {}).get("training_seconds")
     if seconds is not None:
         device = (run.record.get("device") or {}).get("name") or ""

@@ -1,8 +1,10 @@
-"""The style sheet: a quiet page in light and dark, on a phone and on paper."""
+"""The style sheet: a quiet page in light and dark, on a phone and on paper, which is light always."""
+
+_LIGHT = """--paper:#fdfdfc;--ink:#1c1f23;--soft:#5b6169;--line:#e3e4e2;--pale:#f3f4f2;--q0:#e9ebe8;--q1:#cfdbe4;\
+--c0:#0067a3;--c1:#b84a00;--c2:#00795a;--c3:#7d4b8e;--tint:#e8f1f7;--warn:#fff4e0"""
 
 STYLE = """
-:root{--paper:#fdfdfc;--ink:#1c1f23;--soft:#5b6169;--line:#e3e4e2;--pale:#f3f4f2;--q0:#e9ebe8;--q1:#cfdbe4;
---c0:#0067a3;--c1:#b84a00;--c2:#00795a;--c3:#7d4b8e;--tint:#e8f1f7;--warn:#fff4e0}
+:root{@LIGHT@}
 @media (prefers-color-scheme:dark){:root{--paper:#14171a;--ink:#e6e8ea;--soft:#a2aab3;--line:#2c3136;--pale:#1d2125;
 --q0:#24292e;--q1:#2c4252;--c0:#5bb4e8;--c1:#f0924c;--c2:#4cc79e;--c3:#c99adb;--tint:#17293a;--warn:#33270f}}
 *{box-sizing:border-box}
@@ -120,10 +122,10 @@ td.about{display:block;text-align:left;padding:0;font-size:13px}
 .chosen{background:var(--tint);margin:0 -10px;padding:10px}
 }
 @media print{
-:root{--paper:#fff;--ink:#000;--soft:#444}
+:root{@LIGHT@;--paper:#fff;--ink:#000;--soft:#444}
 body{font-size:11pt}main{padding:0;max-width:none}
 section{margin-top:24pt}
 figure,tr,.hero,.facts>div{break-inside:avoid}h2,h3{break-after:avoid}
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}
 }
-"""
+""".replace("@LIGHT@", _LIGHT)

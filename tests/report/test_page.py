@@ -1,0 +1,253 @@
+"""What stands on the page, read with a strict parser."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from report_pages import axis, parse, points
+
+from rankfold.report.page import make_report
+from rankfold.report.reading import find_files, read_run
+from rankfold.report.style import STYLE
+
+RESULTS = Path(__file__).parents[2] / "results"
+SECTIONS = ["training", "layers", "quality", "comparison", "facts"]
+
+
+def result(name, table="mnist"):
+    return read_run(RESULTS / table / f"{name}-seed0.json")
+
+
+TTM = result("ttm-ard-lu")
+OTHERS = [result(name) for name in ("dense", "ttm-fr", "ttm-tc-mr", "ttm-tc-or")]
+
+
+@pytest.fixture(scope="module")
+def html():
+    return make_report(TTM, OTHERS).html
+
+
+@pytest.fixture(scope="module")
+def page(html):
+    return parse(html)
+
+
+KINDS = {
+    "compared": lambda: make_report(TTM, OTHERS),
+    **{
+        name: lambda name=name: make_report(result(name))
+        for name in ("dense", "cp-tc-or", "tt-ard-hc-map", "tucker-fr")
+    },
+    "planted": lambda: make_report(result("tucker-ard-lu", "synthetic")),
+    "table": lambda: make_report(None, [read_run(file) for file in find_files(RESULTS / "mnist")]),
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def any_html(request):
+    return KINDS[request.param]().html
+
+
+# Every page -------------------------------------------------------------------------------------------
+
+
+def test_a_page_is_well_formed_small_and_loads_nothing(any_html):
+    page = parse(any_html)
+    assert len(any_html.encode()) < 300_000
+    assert not page.all("script")
+    assert not re.search(r"@import|url\(|<iframe|<object|<embed", any_html)
+    references = re.findall(r'(?:src|href)="([^"]*)"', any_html)
+    assert references
+    assert all(reference.startswith("data:image/") for reference in references)
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", any_html)
+
+
+def test_a_page_can_be_read_without_seeing_it(any_html):
+    page = parse(any_html)
+    (html,) = page.all("html")
+    assert html.attributes["lang"] == "en"
+    assert all(svg.attributes["role"] == "img" and len(svg.attributes["aria-label"]) > 10 for svg in page.all("svg"))
+    assert all(image.attributes["alt"] for image in page.all("img"))
+    assert all(table.all("caption")[0].text for table in page.all("table"))
+    assert all(cell.attributes["scope"] in ("row", "col") for cell in page.all("th"))
+    assert len(page.all("h1")) == len(page.all("main")) == len(page.all("head")[0].all("title")) == 1
+
+
+def test_ids_are_unique_and_nothing_is_left_unformatted(any_html):
+    ids = re.findall(r' id="([^"]*)"', any_html)
+    assert len(ids) == len(set(ids))
+    text = parse(any_html).all("body")[0].text
+    for word in ("None", "nan", "inf ", "{", "}", "Traceback"):
+        assert word not in text, word
+
+
+# One page, number by number ---------------------------------------------------------------------------
+
+
+def test_the_headline_compares_with_dense(page):
+    words = page.all("header")[0].text
+    for part in ("ttm-ard-lu, seed 0", "100×", "98.52 %", "dense: 98.28 %, +0.24 points", "4,070", "407,050", "58,564"):
+        assert part in words, part
+
+
+def test_all_sections_are_there_in_order(page):
+    assert [section.attributes["id"] for section in page.all("section")] == SECTIONS
+
+
+def _chart(page, title):
+    return next(f.all("svg")[0] for f in page.all("figure") if f.all("b")[0].text == title)
+
+
+@pytest.mark.parametrize(
+    ("title", "key"),
+    [("NLL", "nll"), ("KL between posterior and prior", "kl_nats"), ("β", "beta"), ("Training accuracy", "accuracy")],
+)
+def test_curves_are_the_history(page, title, key):
+    chart = _chart(page, title)
+    x, y = axis(chart, "x"), axis(chart, "y")
+    drawn = [(x(a), y(b)) for a, b in points(chart.all("path", "line")[0].attributes["d"])]
+    wanted = [epoch[key] for epoch in TTM.record["history"]]
+    assert [a for a, _ in drawn] == pytest.approx(range(1, 101), abs=0.05)
+    assert [b for _, b in drawn] == pytest.approx(wanted, abs=2e-3 * max(wanted))
+
+
+def test_ranks_and_parameters_fall_where_the_history_says(page):
+    for title, line, wanted in [
+        ("Parameters", 0, [epoch["parameters"] for epoch in TTM.record["history"]]),
+        *(("layer1", n, [epoch["ranks"]["layer1"][n] for epoch in TTM.record["history"]]) for n in range(3)),
+        ("layer2", 0, [epoch["ranks"]["layer2"][0] for epoch in TTM.record["history"]]),
+    ]:
+        chart = _chart(page, title)
+        x, y = axis(chart, "x"), axis(chart, "y")
+        corners = [(x(a), y(b)) for a, b in points(chart.all("path", "line")[line].attributes["d"])]
+        at_epoch = [[value for position, value in corners if position <= n + 1.05][-1] for n in range(100)]
+        assert at_epoch == pytest.approx(wanted, abs=2e-3 * max(wanted))
+
+
+def test_the_layers_table_has_modes_ranks_and_counts(page):
+    rows = [[cell.text for cell in row.children] for row in page.by_id("layers").all("tr")]
+    assert rows[1] == ["layer1", "TTM 4·7·4·7 × 4·4·8·4", "20·20·20 → 6·6·5", "25,392 → 2,716", "401,920", "148×"]
+    assert rows[2] == ["layer2", "TTM 16·32 × 2·5", "20 → 7", "3,850 → 1,354", "5,130", "3.8×"]
+
+
+def test_what_was_cut_is_listed_with_its_epoch(page):
+    items = [item.text for item in page.by_id("layers").all("li")]
+    assert len(items) == len(TTM.cuts)
+    assert items[0] == "epoch 6020·20·20 → 8·20·6"
+
+
+def test_scores_of_both_predictions_are_listed(page):
+    words = page.by_id("quality").text
+    metrics = TTM.record["metrics"]
+    for prediction in ("posterior_mean", "monte_carlo"):
+        assert f"{metrics[prediction]['nll_nats']:.4g}" in words
+        assert f"{100 * metrics[prediction]['ece']:.2f} %" in words
+    assert "32 samples of the posterior" in words
+
+
+def test_the_hardest_example_is_shown_with_its_spread(page):
+    section = page.by_id("quality")
+    assert section.all("img")[0].attributes["alt"] == "Example 1748, a “0”"
+    label = section.all("svg")[-1].attributes["aria-label"]
+    assert "“0” 63% ± 34%" in label
+    strokes = section.all("path", "strokes")
+    assert strokes[0].attributes["d"].count("M") == 200
+
+
+def test_rows_are_compared(page):
+    section = page.by_id("comparison")
+    rows = {row.children[0].text: [c.text for c in row.children[1:]] for row in section.all("tr")[1:]}
+    assert set(rows) == {"ttm-ard-lu", "dense", "ttm-fr", "ttm-tc-mr", "ttm-tc-or"}
+    assert rows["dense"][1:4] == ["98.28 %", "407,050", "1.0×"]
+    assert [row.children[0].text for row in section.all("tr", "chosen")] == ["ttm-ard-lu"]
+    assert len(section.all("circle")) == 5
+
+
+def test_seeds_of_a_row_are_averaged():
+    seeds = [read_run(RESULTS / "mnist" / f"{row}-seed{k}.json") for row in ("cp-fr", "cp-ard-lu") for k in range(3)]
+    rows = parse(make_report(None, seeds).html).by_id("comparison").all("tr")
+    accuracies = [100 * seeds[k].accuracy for k in range(3)]
+    mean = sum(accuracies) / 3
+    std = (sum((a - mean) ** 2 for a in accuracies) / 2) ** 0.5
+    assert [c.text for c in rows[1].children][:3] == ["cp-fr", "3", f"{mean:.2f} ± {std:.2f} %"]
+
+
+def test_circumstances_are_told(page):
+    words = page.by_id("facts").text
+    for part in ("NVIDIA H200", "1 min 11 s", "2.11.0+cu130", "8a72e3d908bb, with changes", "2.3 GiB", "60,000"):
+        assert part in words, part
+
+
+# What a run may have beyond that ----------------------------------------------------------------------
+
+
+def _with(**parts):
+    return replace(TTM, record={**TTM.record, **parts})
+
+
+def test_lambdas_over_training_are_drawn_where_a_run_has_it():
+    history = [
+        {**epoch, "variances": {"layer2": [[0.5 / k for k in range(1, epoch["ranks"]["layer2"][0] + 1)]]}}
+        for epoch in TTM.record["history"]
+    ]
+    page = parse(make_report(_with(history=history)).html)
+    figure = next(f for f in page.all("figure") if "sorted by size" in f.text)
+    chart = figure.all("svg")[0]
+    x, y = axis(chart, "x"), axis(chart, "y")
+    lines = [[(x(a), y(b)) for a, b in points(p.attributes["d"])] for p in chart.all("path", "line")]
+    assert len(lines) == 20
+    assert [line[0][1] for line in lines] == pytest.approx([0.5 / k for k in range(1, 21)], rel=0.02)
+    assert sum(line[-1][0] > 99.9 for line in lines) == TTM.ranks_after["layer2"][0]
+
+
+def test_the_calibration_diagram_is_drawn_where_a_run_has_it():
+    bins = {"count": [0, 100, 900], "confidence": [0.0, 0.5, 0.95], "accuracy": [0.0, 0.6, 0.95]}
+    metrics = {**TTM.record["metrics"], "posterior_mean": {"accuracy": 0.9, "calibration": bins}}
+    page = parse(make_report(_with(metrics=metrics)).html)
+    figure = next(f for f in page.all("figure") if "Calibration" in f.text)
+    assert "off by 1.00 %" in figure.text
+    assert len(figure.all("circle")) == 2
+
+
+def test_names_from_a_file_are_text_and_never_markup():
+    evil = "<script>alert(1)</script>\"'&"
+    spec = {**TTM.record["spec"], "note": evil}
+    ranks = {"before": {evil: [3]}, "after": {evil: [2]}}
+    run = _with(row=evil, table=evil, spec=spec, ranks=ranks, warnings=[evil], history=[])
+    html = make_report(run, [result("dense")]).html
+    page = parse(html)
+    assert not page.all("script")
+    assert page.all("h1")[0].text == f"{evil}, seed 0"
+    assert evil in page.by_id("facts").text
+
+
+def test_a_run_with_little_in_it_still_has_a_page():
+    run = _with(history=[], metrics={}, ranks={"before": {}, "after": {}})
+    page = parse(make_report(run).html)
+    assert [section.attributes["id"] for section in page.all("section")] == ["facts"]
+
+
+def test_a_regression_shows_its_own_score():
+    page = parse(make_report(_with(metrics={"posterior_mean": {"rmse": 0.5123, "nll_nats": 0.7}})).html)
+    assert "RMSE0.5123" in page.all("header")[0].text
+
+
+# Colours ----------------------------------------------------------------------------------------------
+
+
+def _luminance(colour):
+    """Relative luminance as WCAG 2 defines it."""
+    digits = colour if len(colour) == 6 else "".join(2 * c for c in colour)
+    channels = [int(digits[k : k + 2], 16) / 255 for k in (0, 2, 4)]
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", [0, 1])
+@pytest.mark.parametrize("name", ["ink", "soft", "c0", "c1", "c2", "c3"])
+@pytest.mark.parametrize("ground", ["paper", "pale", "tint", "warn"])
+def test_text_stands_out_from_its_ground(scheme, name, ground):
+    colours = dict(re.findall(r"--(\w+):#([0-9a-f]+)", STYLE.split(":root{")[scheme + 1]))
+    light, dark = sorted((_luminance(colours[ground]), _luminance(colours[name])), reverse=True)
+    assert (light + 0.05) / (dark + 0.05) >= 4.5
