@@ -31,8 +31,8 @@ docs: $(VENV)/.installed-docs ## build the documentation into site/
 	$(BIN)/python tools/docs/generated.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
-clean: ## remove .venv, runs/demo and caches
-	rm -rf $(VENV) runs/demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## remove .venv, runs/demo, site and caches
+	rm -rf $(VENV) runs/demo site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -23,7 +23,10 @@ class PlainDocstrings(griffe.Extension):
 def as_markdown(text: str) -> str:
     """A docstring with links, fenced examples and no reStructuredText."""
     text = _ROLE.sub(_link, text).replace("``", "`")
+    text = re.sub(r"^ *::$", "", text, flags=re.MULTILINE)
     text = re.sub(r"::$", ":", text, flags=re.MULTILINE)
+    text = re.sub(r"\(\\?\*(?=[,)])", r"(\\*", text)  # the star of a shape is no emphasis
+    text = re.sub(r"^Args: (.*)$", r"The arguments are \1:\n\nArgs:", text, flags=re.MULTILINE)
     return _EXAMPLE.sub(_fenced, text)
 
 
