@@ -204,7 +204,7 @@ def test_whole_models_give_their_posterior_mean(name, tmp_path):
 
 def test_dense_export_has_plain_operators(tmp_path):
     model = tensorized(BagOfWords(), rf.TTM(6))
-    file = export_onnx(model, tmp_path / "dense.onnx", torch.randint(500, (3, 12)), dense=True)
+    file = export_onnx(model, tmp_path / "dense.onnx", torch.randint(500, (3, 12)), layout="dense")
     x = torch.randint(500, (8, 12))
     assert_close(run(file.path, [x]), truth(model, [x]), tolerance=1e-5)
     assert file.num_parameters == rf.accounting(model).total.dense_parameters
@@ -308,7 +308,7 @@ class Stubborn(nn.Module):
 
 
 def test_a_model_that_fixes_its_batch_is_refused():
-    with pytest.raises(ExportError, match=r"(?s)torch\.export cannot trace.*batch.*dense=True"):
+    with pytest.raises(ExportError, match=r"(?s)torch\.export cannot trace.*batch.*layout=.dense."):
         export_program(Stubborn(), torch.ones(4, 8))
 
 
@@ -375,3 +375,30 @@ def test_silence_ends():
     with silence():
         logging.getLogger("any").error("not shown")
     assert not logging.root.manager.disable
+
+
+@pytest.mark.parametrize("config", [rf.CP(3), rf.Tucker(2), rf.TT(3), rf.TTM(3)], ids=lambda c: type(c).__name__)
+def test_halves_compute_the_same_with_fewer_operations(config, tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(rf.Linear(30, 21, config=config), nn.ReLU(), nn.Linear(21, 4)).eval()
+    x = torch.randn(5, 30)
+    small = export_onnx(model, tmp_path / "factors.onnx", x)
+    fast = export_onnx(model, tmp_path / "halves.onnx", x, layout="halves")
+    assert fast.difference < 1e-5  # checked against the model when it was written
+    program = export_program(model, x, layout="halves")
+    torch.testing.assert_close(program.module()(x), model(x), rtol=1e-4, atol=1e-5)
+    if type(config) is rf.TTM:
+        assert fast.num_parameters == small.num_parameters
+    else:
+        assert "0.0.weight" in program.state_dict
+        assert fast.num_parameters < 30 * 21 + 21 + 21 * 4 + 4
+
+
+def test_a_layer_whose_halves_are_larger_than_its_weight_keeps_its_factors():
+    model = rf.Linear(6, 6, config=rf.CP(max_rank=5))
+    assert any("factors" in name for name in export_program(model, torch.randn(2, 6), layout="halves").state_dict)
+
+
+def test_an_unknown_layout_is_refused():
+    with pytest.raises(ValueError, match="layout must be one of factors, halves, dense, got 'small'"):
+        export_program(rf.Linear(6, 6, config=rf.CP(max_rank=2)), torch.randn(2, 6), layout="small")

@@ -60,7 +60,7 @@ def test_the_figures_come_as_json(demo, tmp_path):
 
 def test_a_program_of_torch_export_is_a_pt2_file(demo, tmp_path):
     file = tmp_path / "new" / "demo.pt2"
-    result = export(demo[0], file, "--dense")
+    result = export(demo[0], file, "--layout", "dense")
     assert result.exit_code == 0, result.output
     images = load_digits().test_images
     with torch.no_grad():

@@ -17,6 +17,7 @@ from rankfold.accounting import accounting
 from rankfold.architecture import Architecture, Input, find_network, rebuild
 from rankfold.checkpoint import MANIFEST_FILE
 from rankfold.export import ExportError, export_onnx, export_program
+from rankfold.export.layouts import Layout
 
 Figures = dict[str, str | int | float]
 
@@ -35,7 +36,10 @@ def export(
         list[str] | None,
         typer.Option(help="Shape of one example, such as 784, 3x32x32 or 200:int64; once per input of the model."),
     ] = None,
-    dense: Annotated[bool, typer.Option("--dense", help="Multiply the factors out: large, but plain layers.")] = False,
+    layout: Annotated[
+        Layout,
+        typer.Option(help="factors: the smallest; halves: the fastest at small batches; dense: plain layers."),
+    ] = "factors",
     int8: Annotated[
         bool, typer.Option("--int8", help="Store large weights as bytes: files down to a quarter.")
     ] = False,
@@ -59,7 +63,7 @@ def export(
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
     try:
-        figures = _write(network, target, example, dense, int8)
+        figures = _write(network, target, example, layout, int8)
     except (ExportError, OSError) as error:
         Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(FAILED) from error
@@ -93,7 +97,7 @@ def _load(run: Path, model: str, inputs: list[Input]) -> tuple[nn.Module, tuple[
     return network, example
 
 
-def _write(network: nn.Module, target: Path, example: tuple[Tensor, ...], dense: bool, int8: bool) -> Figures:
+def _write(network: nn.Module, target: Path, example: tuple[Tensor, ...], layout: Layout, int8: bool) -> Figures:
     """Write the file; what there is to say of it."""
     counts = accounting(network).total
     figures: Figures = {
@@ -102,10 +106,10 @@ def _write(network: nn.Module, target: Path, example: tuple[Tensor, ...], dense:
         "dense_bytes": counts.dense_bytes,
     }
     if target.suffix == ".onnx":
-        file = export_onnx(network, target, example, dense=dense, quantize="int8" if int8 else None)
+        file = export_onnx(network, target, example, layout=layout, quantize="int8" if int8 else None)
         figures |= {"parameters": file.num_parameters, "bytes": file.num_bytes}
         return figures | {"difference_from_model": file.difference, "change_by_rounding": file.rounding}
-    program = export_program(network, example, dense=dense)
+    program = export_program(network, example, layout=layout)
     target.parent.mkdir(parents=True, exist_ok=True)
     torch.export.save(program, target)
     parameters = sum(value.numel() for value in program.state_dict.values())

@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from rankfold.export.int8 import round_, store_bytes_
+from rankfold.export.layouts import Layout
 from rankfold.export.posterior_mean import posterior_mean_copy
 from rankfold.export.program import BATCH, ExportError, Inputs, checked_inputs, resized, silence, trace
 
@@ -54,7 +55,7 @@ def export_onnx(
     path: str | os.PathLike[str],
     example_inputs: Inputs,
     *,
-    dense: bool = False,
+    layout: Layout = "factors",
     quantize: Literal["int8"] | None = None,
 ) -> OnnxFile:
     """Write the posterior mean of ``model`` to an ONNX file that takes batches of any size.
@@ -68,7 +69,8 @@ def export_onnx(
         path: of the file; its folder is made if it is missing.
         example_inputs: what the model is called with, one tensor or several, all with the batch as their
             first dimension. All other dimensions are fixed to those of the example.
-        dense: put ``torch.nn`` layers in place of the tensorized ones first: a larger file, plain operators.
+        layout: ``factors``, the smallest file; ``halves``, two matrices for a linear layer, the fastest at small
+            batches; ``dense``, plain ``torch.nn`` layers.
         quantize: ``"int8"`` stores weights of at least 128 entries as bytes with scales; computing stays in
             float32. Files shrink to about a third; those of tiny models, mostly graph, by less.
 
@@ -83,7 +85,7 @@ def export_onnx(
     if quantize not in (None, "int8"):
         raise ValueError(f"quantize must be None or 'int8', got {quantize!r}")
     inputs, target = checked_inputs(example_inputs), Path(path)
-    mean = posterior_mean_copy(model, dense=dense)
+    mean = posterior_mean_copy(model, layout)
     _check_size(mean)
     exact = _outputs(mean, inputs)
     stored = round_(mean) if quantize == "int8" else {}
@@ -114,7 +116,7 @@ def _check_size(mean: nn.Module) -> None:
     if num_bytes > _MAX_BYTES:
         raise ExportError(
             f"the weights take {num_bytes:,} bytes, and an ONNX file holds at most 2 GB; "
-            f"export the factors (dense=False), or use rankfold.export.export_program"
+            f'export the factors (layout="factors"), or use rankfold.export.export_program'
         )
 
 

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rankfold.bayesian_tensor import BayesianTensor
 from rankfold.bayesian_vector import BayesianVector
+from rankfold.export.layouts import Layout, laid_out
 from rankfold.layers import Embedding, EmbeddingBag
 from rankfold.posterior import PointPosterior
-from rankfold.surgery import to_dense
 from rankfold.wrapping import unwrapped
 
 
-def posterior_mean_copy(model: nn.Module, *, dense: bool = False) -> nn.Module:
+def posterior_mean_copy(model: nn.Module, layout: Layout = "factors") -> nn.Module:
     """``model`` on the CPU, in eval mode, with the means alone: no log-stds, no λ. The model is not changed.
 
     Args:
-        dense: with ``torch.nn`` layers in place of the tensorized ones.
+        layout: how the weights are held.
     """
-    inner = unwrapped(model)
-    copied = (to_dense(inner) if dense else copy.deepcopy(inner)).cpu().eval().requires_grad_(False)
+    copied = laid_out(unwrapped(model), layout).cpu().eval().requires_grad_(False)
     for module in list(copied.modules()):
         if isinstance(module, BayesianTensor):
             module.factors = PointPosterior(module.factors.mean)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, ShapesCollection
 
 from rankfold.bayesian_tensor import tensors_of
+from rankfold.export.layouts import Layout
 from rankfold.export.posterior_mean import posterior_mean_copy
 
 BATCH = "batch"
@@ -22,7 +23,7 @@ class ExportError(RuntimeError):
     """A model that cannot be exported, or a file that does not compute what the model does."""
 
 
-def export_program(model: nn.Module, example_inputs: Inputs, *, dense: bool = False) -> ExportedProgram:
+def export_program(model: nn.Module, example_inputs: Inputs, *, layout: Layout = "factors") -> ExportedProgram:
     """The posterior mean of ``model`` as a program that takes batches of any size.
 
     The program holds the means of the factors and nothing of training: no log-stds, no λ. It is made on
@@ -32,7 +33,8 @@ def export_program(model: nn.Module, example_inputs: Inputs, *, dense: bool = Fa
         model: at any ranks, in any mode, on any device; it is left as it is.
         example_inputs: what the model is called with, one tensor or several, all with the batch as their
             first dimension. All other dimensions are fixed to those of the example.
-        dense: put ``torch.nn`` layers in place of the tensorized ones first.
+        layout: ``factors``, the smallest; ``halves``, two matrices for a linear layer, the fastest at small batches;
+            ``dense``, plain ``torch.nn`` layers.
 
     >>> import rankfold as rf
     >>> model = rf.Linear(64, 32, config=rf.TTM(max_rank=4))
@@ -42,7 +44,7 @@ def export_program(model: nn.Module, example_inputs: Inputs, *, dense: bool = Fa
     >>> sorted(program.state_dict)
     ['bias_vector.entries.mean.0', 'tensor.factors.mean.0', 'tensor.factors.mean.1']
     """
-    return trace(posterior_mean_copy(model, dense=dense), checked_inputs(example_inputs))
+    return trace(posterior_mean_copy(model, layout), checked_inputs(example_inputs))
 
 
 def trace(mean: nn.Module, inputs: tuple[Tensor, ...]) -> ExportedProgram:
@@ -98,7 +100,9 @@ def silence() -> Iterator[None]:
 def _advice(mean: nn.Module) -> str:
     if not tensors_of(mean):
         return ""
-    return "\nIf it is one of the tensorized layers that cannot be traced, dense=True exports torch.nn layers instead."
+    return (
+        '\nIf it is one of the tensorized layers that cannot be traced, layout="dense" exports torch.nn layers instead.'
+    )
 
 
 def _first_lines(error: Exception) -> str:

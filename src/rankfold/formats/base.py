@@ -170,6 +170,24 @@ class TensorFormat(ABC):
         rows = contract_rows(equation, tables, indices, shared)
         return rows.reshape(-1, self.outputs.padded_size)[:, : self.outputs.size]
 
+    def halves(self, factors: Factors) -> tuple[Tensor, Tensor] | None:
+        """``A = L R``: L (I, r) of the factors of input modes, R (r, J) of all others.
+
+        ``None`` if a factor has modes of both sides, as in TTM.
+        """
+        left = [n for n, term in enumerate(self.subscripts) if not set(term).isdisjoint(self.input_letters)]
+        if any(not set(self.subscripts[n]).isdisjoint(self.output_letters) for n in left):
+            return None
+        right = [n for n in range(len(factors)) if n not in left]
+        terms = [[self.subscripts[n] for n in side] for side in (left, right)]
+        between = "".join(sorted(set("".join(terms[0])) & set("".join(terms[1]))))
+        l_half = contract(f"{','.join(terms[0])}->{self.input_letters}{between}", *[factors[n] for n in left])
+        r_half = contract(f"{','.join(terms[1])}->{between}{self.output_letters}", *[factors[n] for n in right])
+        return (
+            l_half.reshape(self.inputs.padded_size, -1)[: self.inputs.size],
+            r_half.reshape(-1, self.outputs.padded_size)[:, : self.outputs.size],
+        )
+
     def inner(self, factors: Factors, others: Factors) -> Tensor:
         """``⟨A, A'⟩`` of two sets of factors, at any ranks, through Gram matrices alone."""
         rename = str.maketrans(RANK, OTHER_RANK)

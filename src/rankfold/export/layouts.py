@@ -1,0 +1,61 @@
+"""How an exported model holds the weights of its layers: small, fast or plain."""
+
+from __future__ import annotations
+
+import copy
+from typing import Literal, get_args
+
+from torch import Tensor, nn
+
+from rankfold.layers import Linear
+from rankfold.layers.base import posterior_mean
+from rankfold.surgery import to_dense
+
+Layout = Literal["factors", "halves", "dense"]
+
+
+def laid_out(model: nn.Module, layout: Layout) -> nn.Module:
+    """A copy of ``model`` in the given layout.
+
+    ``factors`` is the smallest. ``halves`` multiplies the factors of linear layers out to two matrices, ``L`` (I, r)
+    of the input modes and ``R`` (r, J) of the others, where that is smaller than the dense weight: fewer and larger
+    operations, so it is the fastest at small batches. TTM has no such halves and stays as it is, as do all
+    other layers. ``dense`` has ``torch.nn`` layers only.
+    """
+    if layout not in get_args(Layout):
+        raise ValueError(f"layout must be one of {', '.join(get_args(Layout))}, got {layout!r}")
+    if layout == "dense":
+        return to_dense(model)
+    copied = copy.deepcopy(model)
+    return _with_halves(copied) if layout == "halves" else copied
+
+
+def _with_halves(model: nn.Module) -> nn.Module:
+    halved = {layer: _two_layers(layer) for layer in model.modules() if isinstance(layer, Linear)}
+    if model in halved:
+        return halved[model] or model
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if child in halved:
+                setattr(module, name, halved[child] or child)
+    return model
+
+
+def _two_layers(layer: Linear) -> nn.Module | None:
+    """``x L R + b`` as two linear layers, if they are smaller than one."""
+    with posterior_mean(layer):
+        halves = None if layer.transposed else layer.tensor.format.halves(list(layer.tensor.factors.mean))
+        bias = layer.bias
+    if halves is None or sum(half.numel() for half in halves) >= layer.in_features * layer.out_features:
+        return None
+    return nn.Sequential(_linear(halves[0], None), _linear(halves[1], bias))
+
+
+def _linear(matrix: Tensor, bias: Tensor | None) -> nn.Linear:
+    """``x A + b`` for a matrix (I, J)."""
+    rows, columns = matrix.shape
+    linear = nn.Linear(rows, columns, bias is not None, matrix.device, matrix.dtype)
+    linear.weight = nn.Parameter(matrix.detach().T.contiguous())
+    if bias is not None:
+        linear.bias = nn.Parameter(bias.detach().clone())
+    return linear
