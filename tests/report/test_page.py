@@ -101,7 +101,7 @@ def _chart(page, title):
 
 @pytest.mark.parametrize(
     ("title", "key"),
-    [("NLL", "nll"), ("KL between posterior and prior", "kl_nats"), ("β", "beta"), ("Training accuracy", "accuracy")],
+    [("NLL", "nll"), ("KL between posterior and prior", "kl_nats"), ("β", "beta"), ("Accuracy", "accuracy")],
 )
 def test_curves_are_the_history(page, title, key):
     chart = _chart(page, title)
@@ -208,6 +208,25 @@ def test_the_calibration_diagram_is_drawn_where_a_run_has_it():
     figure = next(f for f in page.all("figure") if "Calibration" in f.text)
     assert "off by 1.00 %" in figure.text
     assert len(figure.all("circle")) == 2
+
+
+def test_curves_of_the_evaluation_are_drawn_beside_those_of_training():
+    history = [{**epoch, "evaluation_nll": 0.2 + 1 / epoch["epoch"]} for epoch in TTM.record["history"]]
+    chart = _chart(parse(make_report(_with(history=history)).html), "NLL")
+    y = axis(chart, "y")
+    training, evaluation = ([y(b) for _, b in points(p.attributes["d"])] for p in chart.all("path", "line"))
+    assert training == pytest.approx([epoch["nll"] for epoch in history], abs=5e-3)
+    assert evaluation == pytest.approx([epoch["evaluation_nll"] for epoch in history], abs=5e-3)
+
+
+def test_a_run_without_dense_is_compared_with_a_constant_answer():
+    metrics = {**TTM.record["metrics"], "baseline": {"answer": "cat", "accuracy": 0.25}}
+    page = parse(
+        make_report(replace(_with(metrics=metrics, data={"path": "/home/me/photos"}), dense_accuracy=None)).html
+    )
+    assert "one answer for all: 25.00 %" in page.all("header")[0].text
+    assert "photos ·" in page.all("header")[0].text
+    assert "always cat" in page.by_id("quality").text
 
 
 def test_names_from_a_file_are_text_and_never_markup():

@@ -26,7 +26,7 @@ _MOST_POINTS = 400  # more cannot be told apart
 class Series:
     """One line: values ``ys`` at ``xs``, a label for its end, and which colour and dashes it has.
 
-    A ``step`` keeps each value until the next.
+    A ``step`` keeps each value until the next. A ``thin`` line is one of many.
     """
 
     label: str
@@ -35,6 +35,7 @@ class Series:
     kind: Literal["line", "step"] = "line"
     colour: int = 0
     dash: int = 0
+    thin: bool = False
 
 
 @final
@@ -138,7 +139,8 @@ def _mark(mark: Mark, x: Scale) -> Html:
 def _line(line: Series, x: Scale, y: Scale) -> Html:
     points = list(zip(line.xs, line.ys, strict=True))
     d = step_path(points, x, y) if line.kind == "step" else line_path(points, x, y)
-    return element("path", {"class": f"line c{line.colour % NUM_COLOURS} d{line.dash % NUM_DASHES}", "d": d})
+    kind = f"line c{line.colour % NUM_COLOURS} d{line.dash % NUM_DASHES}" + (" thin" if line.thin else "")
+    return element("path", {"class": kind, "d": d})
 
 
 def line_path(points: Sequence[tuple[float, float]], x: Scale, y: Scale) -> str:

@@ -7,18 +7,17 @@ from pathlib import Path
 
 from rankfold.report.run import Epoch, Run
 
+# The heading under which TensorBoard shows a quantity.
+_FOLDERS = {
+    **dict.fromkeys(("nll", "evaluation_nll", "kl_nats", "beta"), "objective"),
+    **dict.fromkeys(("accuracy", "evaluation_accuracy", "evaluation_rmse"), "quality"),
+    "parameters": "size",
+}
+
 
 def scalars(epoch: Epoch) -> Iterator[tuple[str, float]]:
     """Everything known after an epoch, by the name it has in TensorBoard."""
-    quantities = {
-        "objective/nll": epoch.nll,
-        "objective/kl_nats": epoch.kl_nats,
-        "objective/beta": epoch.beta,
-        "accuracy/training": epoch.accuracy,
-        "accuracy/evaluation": epoch.evaluation_accuracy,
-        "size/parameters": epoch.parameters,
-    }
-    yield from ((name, float(value)) for name, value in quantities.items() if value is not None)
+    yield from ((f"{_FOLDERS[key]}/{key}", value) for key, value in epoch.numbers.items())
     for layer, ranks in epoch.ranks.items():
         yield from ((f"ranks/{layer}/{n}", float(rank)) for n, rank in enumerate(ranks, start=1))
 

@@ -7,13 +7,11 @@ from rankfold.report.markup import Html, element, join
 from rankfold.report.run import Run
 from rankfold.report.wording import SCORES, count, duration, number, percent, points, times
 
-_TABLES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "imdb": "IMDB", "dlrm": "DLRM"}
-
 
 def headline(run: Run) -> Html:
     """Title, the one number, and a few beside it."""
     epochs = f"{len(run.history)} epochs" if run.history else ""
-    about = " · ".join(part for part in (table_name(run.table), run.method, epochs) if part)
+    about = " · ".join(part for part in (run.subject, run.method, epochs) if part)
     return element(
         "header",
         None,
@@ -22,11 +20,6 @@ def headline(run: Run) -> Html:
         element("p", {"class": "about"}, about),
         element("div", {"class": "hero"}, _main_number(run), _size_drawing(run), element("dl", None, *_tiles(run))),
     )
-
-
-def table_name(table: str) -> str:
-    """The name of a data set as its authors write it."""
-    return _TABLES.get(table, table)
 
 
 def _main_number(run: Run) -> Html:
@@ -81,8 +74,10 @@ def _quality_tile(run: Run) -> Html | None:
 
 
 def _against_dense(run: Run) -> str:
+    """What the accuracy is to be compared with."""
+    baseline = run.scores.get("baseline", {}).get("accuracy")
     if run.accuracy is None or run.dense_accuracy is None:
-        return ""
+        return "" if baseline is None else f"one answer for all: {percent(baseline)}"
     return f"dense: {percent(run.dense_accuracy)}, {points(run.accuracy - run.dense_accuracy)}"
 
 

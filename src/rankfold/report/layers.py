@@ -52,6 +52,8 @@ def _from_record(run: Run) -> dict[str, Layer]:
 
 
 def _layer_of_account(entry: Mapping[str, Any]) -> Layer:
+    if entry.get("shared_with") is not None:  # it is counted where it belongs
+        return Layer(entry["name"], entry["ranks_before"], entry["ranks"], entry["format"])
     counts = entry["counts"]
     ranks, in_dims, out_dims = (entry[key] for key in ("ranks", "in_dims", "out_dims"))
     after = counts["final_parameters"]

@@ -12,7 +12,7 @@ import rankfold
 from rankfold.report.calibration import bins_of
 from rankfold.report.comparison import Row, comparison, extremes, rows_of
 from rankfold.report.facts_section import facts
-from rankfold.report.headline import headline, table_name
+from rankfold.report.headline import headline
 from rankfold.report.layers import Layer, layers_of
 from rankfold.report.layers_section import layers
 from rankfold.report.markup import Html, element, join
@@ -69,7 +69,7 @@ def make_report(subject: Run | None, others: Sequence[Run] = ()) -> Report:
     rows = rows_of(list({run.file.resolve(): run for run in named[::-1]}.values())[::-1])
     compared = comparison(rows, subject)
     if subject is None:
-        body, found, title = join(_table_header(rows), compared), [], f"{table_name(rows[0].runs[0].table)}"
+        body, found, title = join(_table_header(rows), compared), [], rows[0].runs[0].subject
     else:
         folder = run_folder(subject)
         saved = saved_model(folder / "model") if folder is not None else None
@@ -82,12 +82,12 @@ def make_report(subject: Run | None, others: Sequence[Run] = ()) -> Report:
             compared,
             facts(subject, file_sizes(folder) if folder is not None else {}),
         )
-        title = f"{subject.name} · {table_name(subject.table)}"
+        title = f"{subject.name} · {subject.subject}"
     return Report(subject, tuple(found), tuple(rows), _document(f"{title} · rankfold", body))
 
 
 def _table_header(rows: Sequence[Row]) -> Html:
-    tables = list(dict.fromkeys(table_name(row.runs[0].table) for row in rows))
+    tables = list(dict.fromkeys(row.runs[0].subject for row in rows))
     runs = sum(len(row.runs) for row in rows)
     return element(
         "header",

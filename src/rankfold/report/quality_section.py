@@ -10,7 +10,7 @@ from rankfold.report.layers_section import Column, table
 from rankfold.report.markup import Html, element, join
 from rankfold.report.run import Run
 from rankfold.report.training_section import figure
-from rankfold.report.wording import PREDICTIONS, SCORES, count, percent, score
+from rankfold.report.wording import PREDICTIONS, SCORES, count, number, percent, score
 
 _LEAST_SHOWN = 0.005  # of probability, in any draw; a label below it is left out
 
@@ -39,7 +39,9 @@ def _score_table(run: Run) -> Html | None:
 
 
 def _prediction(run: Run, name: str) -> str:
-    samples = run.record["metrics"][name].get("samples")
+    samples, answer = (run.record["metrics"][name].get(key) for key in ("samples", "answer"))
+    if name == "baseline":
+        return f"always {number(answer) if isinstance(answer, float) else answer}"
     return f"{samples} samples of the posterior" if samples else PREDICTIONS[name]
 
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rankfold.report.run import Run
+from rankfold.report.run import QUANTITIES, Run
 from rankfold.report.saved import saved_model
+from rankfold.report.wording import PREDICTIONS
 
 RUN_FILE, DEMO_FILE = "run.json", "demo.json"
 _PARTS = {"table": str, "row": str, "spec": dict, "ranks": dict, "parameters": dict, "metrics": dict, "history": list}
@@ -88,15 +89,15 @@ def _check(file: Path, record: dict[str, Any]) -> None:
         raise UnreadableRun(f"{file}: ranks.before and ranks.after must name the same layers")
     for number, entry in enumerate(record["history"], start=1):
         _check_epoch(file, f"history, entry {number}", entry)
-    for name, scores in record["metrics"].items():
-        if not isinstance(scores, dict | list):
+    for name in PREDICTIONS:
+        if not isinstance(scores := record["metrics"].get(name, {}), dict):
             raise UnreadableRun(f"{file}: metrics.{name} must hold named scores, got {scores!r}")
 
 
 def _check_epoch(file: Path, where: str, entry: Any) -> None:
     if not isinstance(entry, dict):
         raise UnreadableRun(f"{file}: {where} must be an object, got {entry!r}")
-    for key in ("nll", "kl_nats", "beta", "accuracy", "evaluation_accuracy", "parameters"):
+    for key in QUANTITIES:
         value = entry.get(key)
         if value is not None and (not isinstance(value, int | float) or not math.isfinite(value)):
             raise UnreadableRun(f"{file}: {where}: {key} must be a finite number or null, got {value!r}")

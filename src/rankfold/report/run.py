@@ -5,9 +5,10 @@ record may have
 
 - ``layers``: the layers of :meth:`rankfold.accounting.Accounting.as_dict`;
 - in an epoch of ``history``, ``variances``: λ by layer, one list for each of its ranks; and
-  ``evaluation_accuracy`` beside the training accuracy;
+  ``evaluation_nll``, ``evaluation_accuracy`` or ``evaluation_rmse``;
 - in the scores of a prediction, ``calibration``: lists ``count``, ``confidence`` and ``accuracy`` of bins;
-- ``data.classes``: the names of the labels;
+- ``metrics.baseline``: the scores of always giving one ``answer``;
+- ``data.classes``: the names of the labels; ``data.path``: where the user's own data are;
 - ``dense_accuracy``: that of the dense network of the same task.
 """
 
@@ -19,31 +20,39 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
-from rankfold.report.wording import FORMATS, METHODS
+from rankfold.report.wording import DATA_SETS, FORMATS, METHODS, PREDICTIONS
 
 Record = Mapping[str, Any]
+_NO_SCORES = ("samples", "answer")  # they say of what the scores are
+
+
+# What may be known after an epoch, as numbers: of the training examples unless the name says otherwise.
+QUANTITIES = (
+    "nll",
+    "evaluation_nll",
+    "kl_nats",
+    "beta",
+    "accuracy",
+    "evaluation_accuracy",
+    "evaluation_rmse",
+    "parameters",
+)
 
 
 @final
 @dataclass(frozen=True)
 class Epoch:
-    """A point of the history. What the run did not note is ``None`` or empty.
+    """A point of the history.
 
     Attributes:
         position: 1, 2, … through all stages.
-        nll: nats per training example.
-        accuracy, evaluation_accuracy: on the training examples, and on others.
+        numbers: those of the ``QUANTITIES`` that the run has noted.
         variances: λ of every layer's ranks.
     """
 
     position: int
     stage: str
-    nll: float | None
-    kl_nats: float | None
-    beta: float | None
-    accuracy: float | None
-    evaluation_accuracy: float | None
-    parameters: int | None
+    numbers: Mapping[str, float]
     ranks: Mapping[str, Sequence[int]]
     variances: Mapping[str, Sequence[Sequence[float]]]
 
@@ -83,6 +92,12 @@ class Run:
     @property
     def seed(self) -> int | None:
         return self.record.get("seed")
+
+    @property
+    def subject(self) -> str:
+        """What it has learned: the name of the data."""
+        path = (self.record.get("data") or {}).get("path")
+        return Path(path).name if path else DATA_SETS.get(self.table, self.table)
 
     @property
     def name(self) -> str:
@@ -139,9 +154,9 @@ class Run:
     def scores(self) -> dict[str, dict[str, float]]:
         """The numbers known of each kind of prediction."""
         return {
-            prediction: {key: value for key, value in found.items() if _is_number(value) and key != "samples"}
+            prediction: {key: value for key, value in found.items() if _is_number(value) and key not in _NO_SCORES}
             for prediction, found in self.record["metrics"].items()
-            if prediction in ("posterior_mean", "monte_carlo")
+            if prediction in PREDICTIONS
         }
 
     @property
@@ -169,8 +184,7 @@ class Run:
 
     def values(self, key: str) -> tuple[list[int], list[float]]:
         """Positions and values of one quantity, where it was noted."""
-        pairs = [(epoch.position, getattr(epoch, key)) for epoch in self.history]
-        known = [(position, float(value)) for position, value in pairs if value is not None]
+        known = [(epoch.position, epoch.numbers[key]) for epoch in self.history if key in epoch.numbers]
         return [position for position, _ in known], [value for _, value in known]
 
 
@@ -178,12 +192,7 @@ def _epoch(position: int, entry: Record) -> Epoch:
     return Epoch(
         position,
         str(entry.get("stage", "train")),
-        nll=entry.get("nll"),
-        kl_nats=entry.get("kl_nats"),
-        beta=entry.get("beta"),
-        accuracy=entry.get("accuracy"),
-        evaluation_accuracy=entry.get("evaluation_accuracy"),
-        parameters=entry.get("parameters"),
+        numbers={key: entry[key] for key in QUANTITIES if entry.get(key) is not None},
         ranks=entry.get("ranks") or {},
         variances=entry.get("variances") or {},
     )

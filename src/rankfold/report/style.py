@@ -49,6 +49,7 @@ svg .rule{stroke:var(--line);stroke-width:1}
 svg .axis{stroke:var(--soft);stroke-width:1}
 svg .band{fill:var(--pale)}
 svg .line{fill:none;stroke-width:1.8;stroke-linejoin:round}
+svg .thin{stroke-width:.8;opacity:.8}
 svg .line.c0,svg .strokes.c0{stroke:var(--c0)}svg .line.c1,svg .strokes.c1{stroke:var(--c1)}
 svg .line.c2{stroke:var(--c2)}svg .line.c3{stroke:var(--c3)}
 svg .d1{stroke-dasharray:7 3}svg .d2{stroke-dasharray:2 3}svg .d3{stroke-dasharray:8 3 2 3}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
 
 from rankfold.report.charts import Mark, Series, line_chart
 from rankfold.report.drawings import Strip, strip_chart
@@ -103,26 +105,54 @@ def _size_chart(run: Run, marks: Sequence[Mark]) -> list[Html]:
     return [figure("Parameters", line_chart([line], words, log=wide, marks=marks), "of the posterior mean")]
 
 
+@final
+@dataclass(frozen=True)
+class _Quantity:
+    """One chart of the objective: its lines by name, and how their values are written."""
+
+    title: str
+    note: str
+    lines: Mapping[str, str]
+    text: Callable[[float], str] = number
+    colour: int = 0
+
+
+_OBJECTIVE = (
+    _Quantity("NLL", "nats per example", {"nll": "training", "evaluation_nll": "evaluation"}, colour=1),
+    _Quantity("KL between posterior and prior", "nats", {"kl_nats": ""}, colour=2),
+    _Quantity("β", "weight of the KL", {"beta": ""}, colour=3),
+    _Quantity("Accuracy", "", {"accuracy": "training", "evaluation_accuracy": "evaluation"}, percent),
+    _Quantity("RMSE", "on the evaluation examples", {"evaluation_rmse": ""}),
+)
+
+
 def _objective_charts(run: Run, marks: Sequence[Mark]) -> list[Html]:
-    """NLL, KL, β and accuracy, those that the run has."""
-    kinds = (
-        ("nll", "NLL", "nats per training example", 1, number),
-        ("kl_nats", "KL between posterior and prior", "nats", 2, number),
-        ("beta", "β", "weight of the KL", 3, number),
-        ("accuracy", "Training accuracy", "mean of each epoch", 0, percent),
-        ("evaluation_accuracy", "Accuracy", "on the evaluation examples", 0, percent),
-    )
-    charts = []
-    for key, title, note, colour, text in kinds:
-        xs, ys = run.values(key)
-        if not xs or (key in ("kl_nats", "beta") and not any(ys)):
-            continue
-        words = f"{title}, {note}: {text(ys[0])} in epoch 1, {text(ys[-1])} in the last"
-        line = Series(text(ys[-1]), xs, ys, colour=colour)
-        wide = key == "nll" and min(ys) > 0 and max(ys) > _WIDE * min(ys)
-        chart = line_chart([line], words, log=wide, zero="accuracy" not in key, marks=marks)
-        charts.append(figure(title, chart, note))
-    return charts
+    """NLL, KL, β and scores over training, those that the run has."""
+    return [chart for kind in _OBJECTIVE if (chart := _objective_chart(run, kind, marks)) is not None]
+
+
+def _objective_chart(run: Run, kind: _Quantity, marks: Sequence[Mark]) -> Html | None:
+    found = {name: run.values(key) for key, name in kind.lines.items()}
+    found = {name: (xs, ys) for name, (xs, ys) in found.items() if any(ys)}
+    if not found:
+        return None
+    lines = [
+        Series(kind.text(ys[-1]), xs, ys, colour=kind.colour + n, dash=n) for n, (xs, ys) in enumerate(found.values())
+    ]
+    changes = [
+        f"{name} {kind.text(ys[0])} in epoch 1, {kind.text(ys[-1])} in the last" for name, (_, ys) in found.items()
+    ]
+    values = [value for _, ys in found.values() for value in ys]
+    wide = kind.title == "NLL" and min(values) > 0 and max(values) > _WIDE * min(values)
+    words = f"{kind.title} {kind.note}: {'; '.join(changes)}".replace("  ", " ")
+    chart = line_chart(lines, words, log=wide, zero=kind.title != "Accuracy", marks=marks)
+    return figure(kind.title, chart, _note(kind, list(found)))
+
+
+def _note(kind: _Quantity, names: Sequence[str]) -> str:
+    """What is measured, and on which examples; of two lines the second is dashed."""
+    which = f"{names[0]}; dashed: {names[1]}" if len(names) > 1 else names[0]
+    return ", ".join(part for part in (kind.note, which) if part)
 
 
 # λ ----------------------------------------------------------------------------------------------------
@@ -147,15 +177,17 @@ def _lambda_lines(run: Run, layer: str, marks: Sequence[Mark]) -> Html | None:
             points = [(position, values[k]) for position, values in ordered if k < len(values) and values[k] > 0]
             if points:
                 xs, ys = zip(*points, strict=True)
-                lines.append(Series("", xs, ys, colour=n))
+                name = f"R{subscript(n + 1)}" if k == 0 else ""
+                lines.append(Series(name, xs, ys, colour=n, thin=True))
     words = f"λ of {layer} over training, {len(lines)} lines, on a logarithmic axis"
     note = "each line a λ, sorted by size; a line ends where its rank is cut"
     return figure(layer, line_chart(_thinned(lines), words, log=True, marks=marks), note)
 
 
 def _thinned(lines: list[Series]) -> list[Series]:
-    """Every so many of very many lines."""
-    return lines[:: -(-len(lines) // _MOST_LAMBDA_LINES)]
+    """Every so many of very many lines, and those with a name."""
+    every = -(-len(lines) // _MOST_LAMBDA_LINES)
+    return [line for n, line in enumerate(lines) if line.label or n % every == 0]
 
 
 def _lambda_strips(layer: str, groups: Sequence[Sequence[float]]) -> Html:

@@ -13,7 +13,8 @@ METHODS = {
     "tc-or": "dense, then compressed at the ranks found by another run",
     "ard": "finds its own ranks",
 }
-PREDICTIONS = {"posterior_mean": "posterior mean", "monte_carlo": "samples of the posterior"}
+DATA_SETS = {"mnist": "MNIST", "cifar10": "CIFAR-10", "imdb": "IMDB", "dlrm": "DLRM"}
+PREDICTIONS = {"posterior_mean": "posterior mean", "monte_carlo": "samples of the posterior", "baseline": "baseline"}
 # Key of a score, its name, what it says, and whether it is a share.
 SCORES = {
     "accuracy": ("accuracy", "share of right answers", True),
@@ -21,6 +22,7 @@ SCORES = {
     "rmse": ("RMSE", "root mean squared error; lower is better", False),
     "mae": ("MAE", "mean absolute error; lower is better", False),
     "r2": ("R²", "share of the variance explained", False),
+    "within_90_percent": ("within the 90 % interval", "share of the examples; 90 % is right", True),
     "auc": ("AUC", "area under the ROC curve", False),
     "brier": ("Brier score", "squared error of the probabilities; lower is better", False),
     "ece": ("calibration error", "confidence against accuracy, 15 bins; lower is better", True),
