@@ -8,6 +8,7 @@ import pytest
 from report_pages import parse
 from typer.testing import CliRunner
 
+import rankfold as rf
 from rankfold.cli import app as entry
 from rankfold.cli.main import app
 
@@ -33,6 +34,10 @@ def test_the_page_is_written_beside_the_result(copies):
     assert parse(page.read_text(encoding="utf-8")).all("h1")[0].text == "ttm-ard-lu, seed 0"
     assert "4,070 parameters, 100× smaller than dense, accuracy 98.52" in result.output
     assert {file.suffix for file in copies.iterdir()} == {".json", ".html"}  # nothing half written is left
+
+
+def test_the_function_report_is_still_there_once_the_command_was_imported():
+    assert "dense" in rf.report(rf.Linear(8, 6, config=rf.CP(max_rank=2)))  # a package of its name would hide it
 
 
 def test_a_folder_of_results_is_a_comparison(copies):

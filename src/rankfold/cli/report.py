@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from rankfold.report.page import Report, make_report, write_page
-from rankfold.report.reading import DEMO_FILE, RUN_FILE, find_files, read_run
-from rankfold.report.run import Run
-from rankfold.report.wording import count, percent, times
+from rankfold.reporting.page import Report, make_report, write_page
+from rankfold.reporting.reading import DEMO_FILE, RUN_FILE, find_files, read_run
+from rankfold.reporting.run import Run
+from rankfold.reporting.wording import count, percent, times
 
 Out = Annotated[Path | None, typer.Option(help="The page, ending in .html; beside the run if left out.")]
 
@@ -79,7 +79,7 @@ def _target(run: Path, out: Path | None) -> Path:
 
 
 def _write_events(folder: Path, runs: list[Run]) -> None:
-    from rankfold.report.events import write_events
+    from rankfold.reporting.events import write_events
 
     for run in runs:
         write_events(folder if len(runs) == 1 else folder / run.file.stem, run)

@@ -36,8 +36,8 @@ from rankfold.jobs.preparation import Encoded, Learned, Network, Rows
 from rankfold.jobs.scores import evaluate
 from rankfold.jobs.targets import Classes
 from rankfold.priors import HalfCauchy, LogUniform
-from rankfold.report.events import write_events
-from rankfold.report.run import Run
+from rankfold.reporting.events import write_events
+from rankfold.reporting.run import Run
 from rankfold.surgery import tensorize_
 
 EPOCHS_FILE, EVENTS_FOLDER = "epochs.jsonl", "events"

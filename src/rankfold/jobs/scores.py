@@ -15,7 +15,7 @@ from rankfold.jobs.objective import Objective
 from rankfold.jobs.targets import Classes, Quantity
 from rankfold.models.mlp import TableRegressor
 from rankfold.predictive import sampled
-from rankfold.report.calibration import calibration_bins
+from rankfold.reporting.calibration import calibration_bins
 from rankfold.uncertainty import score
 
 NUM_SAMPLES = 32

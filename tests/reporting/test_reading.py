@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from rankfold.report.reading import UnreadableRun, find_files, read_run
+from rankfold.reporting.reading import UnreadableRun, find_files, read_run
 
 RESULTS = Path(__file__).parents[2] / "results"
 RESULT = RESULTS / "mnist" / "ttm-ard-lu-seed0.json"

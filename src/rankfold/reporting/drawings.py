@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from rankfold.report.charts import HEIGHT, LEFT, TOP, WIDTH, label, spread, svg, x_axis, y_axis
-from rankfold.report.markup import Html, element, join
-from rankfold.report.scales import Scale, scale_of
-from rankfold.report.wording import count
+from rankfold.reporting.charts import HEIGHT, LEFT, TOP, WIDTH, label, spread, svg, x_axis, y_axis
+from rankfold.reporting.markup import Html, element, join
+from rankfold.reporting.scales import Scale, scale_of
+from rankfold.reporting.wording import count
 
 _LARGEST = 168.0  # side of the largest square
 

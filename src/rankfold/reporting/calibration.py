@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from rankfold.report.drawings import Bins
-from rankfold.report.run import Run
+from rankfold.reporting.drawings import Bins
+from rankfold.reporting.run import Run
 from rankfold.uncertainty import NUM_BINS, predictive_statistics
 
 _SAMPLES = 32

@@ -6,8 +6,18 @@ import torch
 from PIL import Image
 from report_pages import axis, parse, points
 
-from rankfold.report.calibration import calibration_bins
-from rankfold.report.drawings import Bins, Dot, Strip, calibration_diagram, picture, png, scatter, squares, strip_chart
+from rankfold.reporting.calibration import calibration_bins
+from rankfold.reporting.drawings import (
+    Bins,
+    Dot,
+    Strip,
+    calibration_diagram,
+    picture,
+    png,
+    scatter,
+    squares,
+    strip_chart,
+)
 from rankfold.uncertainty import calibration_error
 
 

@@ -12,8 +12,8 @@ import torch
 from rankfold.accounting import Accounting, accounting
 from rankfold.formats import CP, TensorFormat, TensorTrain, TensorTrainMatrix, Tucker
 from rankfold.manifest import StoredTensor
-from rankfold.report.run import Run
-from rankfold.report.saved import SavedModel
+from rankfold.reporting.run import Run
+from rankfold.reporting.saved import SavedModel
 from rankfold.shapes import Folding
 
 _FORMATS: dict[str, type[TensorFormat]] = {kind.name: kind for kind in (CP, Tucker, TensorTrain, TensorTrainMatrix)}

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
-from rankfold.report.events import write_events
-from rankfold.report.reading import read_run
+from rankfold.reporting.events import write_events
+from rankfold.reporting.reading import read_run
 
 RUN = read_run(Path(__file__).parents[2] / "results" / "mnist" / "ttm-ard-lu-seed0.json")
 

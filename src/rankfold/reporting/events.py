@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from rankfold.report.run import Epoch, Run
+from rankfold.reporting.run import Epoch, Run
 
 # The heading under which TensorBoard shows a quantity.
 _FOLDERS = {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rankfold.report.drawings import squares
-from rankfold.report.markup import Html, element, join
-from rankfold.report.run import Run
-from rankfold.report.wording import SCORES, count, duration, number, percent, points, times
+from rankfold.reporting.drawings import squares
+from rankfold.reporting.markup import Html, element, join
+from rankfold.reporting.run import Run
+from rankfold.reporting.wording import SCORES, count, duration, number, percent, points, times
 
 
 def headline(run: Run) -> Html:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from rankfold.report.drawings import Dot, scatter
-from rankfold.report.layers_section import Column, table
-from rankfold.report.markup import Html, element
-from rankfold.report.run import Run
-from rankfold.report.training_section import figure
-from rankfold.report.wording import count, number, percent, times
+from rankfold.reporting.drawings import Dot, scatter
+from rankfold.reporting.layers_section import Column, table
+from rankfold.reporting.markup import Html, element
+from rankfold.reporting.run import Run
+from rankfold.reporting.training_section import figure
+from rankfold.reporting.wording import count, number, percent, times
 
 _DENSE = 3
 _COLOURS = {"ard": 0, "fr": 1, "tc-mr": 2, "tc-or": 2, "dense": _DENSE}

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import sync_playwright
 
-from rankfold.report.page import make_report, write_page
-from rankfold.report.reading import find_files, read_run
+from rankfold.reporting.page import make_report, write_page
+from rankfold.reporting.reading import find_files, read_run
 
 pytestmark = pytest.mark.browser
 

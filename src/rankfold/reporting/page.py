@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any, final
 
 import rankfold
-from rankfold.report.calibration import bins_of
-from rankfold.report.comparison import Row, comparison, extremes, rows_of
-from rankfold.report.facts_section import facts
-from rankfold.report.headline import headline
-from rankfold.report.layers import Layer, layers_of
-from rankfold.report.layers_section import layers
-from rankfold.report.markup import Html, element, join
-from rankfold.report.quality_section import quality
-from rankfold.report.run import Run
-from rankfold.report.saved import file_sizes, run_folder, saved_model
-from rankfold.report.style import STYLE
-from rankfold.report.training_section import training
-from rankfold.report.wording import count
+from rankfold.reporting.calibration import bins_of
+from rankfold.reporting.comparison import Row, comparison, extremes, rows_of
+from rankfold.reporting.facts_section import facts
+from rankfold.reporting.headline import headline
+from rankfold.reporting.layers import Layer, layers_of
+from rankfold.reporting.layers_section import layers
+from rankfold.reporting.markup import Html, element, join
+from rankfold.reporting.quality_section import quality
+from rankfold.reporting.run import Run
+from rankfold.reporting.saved import file_sizes, run_folder, saved_model
+from rankfold.reporting.style import STYLE
+from rankfold.reporting.training_section import training
+from rankfold.reporting.wording import count
 
 _ICON = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'%3E%3Cpath fill='%23bcd' d='M0 0h8v8H0z'/%3E%3Cpath fill='%230072b2' d='M0 5h3v3H0z'/%3E%3C/svg%3E"  # noqa: E501
 

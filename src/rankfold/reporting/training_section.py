@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from rankfold.report.charts import Mark, Series, line_chart
-from rankfold.report.drawings import Strip, strip_chart
-from rankfold.report.markup import Html, element, join
-from rankfold.report.run import Run
-from rankfold.report.wording import count, modes, number, percent
+from rankfold.reporting.charts import Mark, Series, line_chart
+from rankfold.reporting.drawings import Strip, strip_chart
+from rankfold.reporting.markup import Html, element, join
+from rankfold.reporting.run import Run
+from rankfold.reporting.wording import count, modes, number, percent
 
 _STAGES = {"fine-tune": "fine-tuning", "dense": "dense training", "train": "training"}
 # A quantity that spans more than this is drawn by logarithms.

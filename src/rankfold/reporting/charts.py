@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
-from rankfold.report.markup import Html, Value, element, join
-from rankfold.report.scales import Scale, scale_of
+from rankfold.reporting.markup import Html, Value, element, join
+from rankfold.reporting.scales import Scale, scale_of
 
 WIDTH, HEIGHT = 360, 210
 LEFT, TOP, BOTTOM = 42, 18, 30

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from report_pages import axis, parse, points
 
-from rankfold.report.page import make_report
-from rankfold.report.reading import find_files, read_run
-from rankfold.report.style import STYLE
+from rankfold.reporting.page import make_report
+from rankfold.reporting.reading import find_files, read_run
+from rankfold.reporting.style import STYLE
 
 RESULTS = Path(__file__).parents[2] / "results"
 SECTIONS = ["training", "layers", "quality", "comparison", "facts"]

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 
 from rankfold.checkpoint import MANIFEST_FILE, read_manifest
 from rankfold.manifest import StoredTensor
-from rankfold.report.run import Run
+from rankfold.reporting.run import Run
 
 _EXPORTS = (".onnx", ".pt2")
 _TENSORS_FILE = "model.safetensors"

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rankfold.accounting_text import bytes_text
-from rankfold.report.markup import Html, element
-from rankfold.report.run import Run
-from rankfold.report.wording import count, duration
+from rankfold.reporting.markup import Html, element
+from rankfold.reporting.run import Run
+from rankfold.reporting.wording import count, duration
 
 _NAMES = {
     "lr": "learning rate",

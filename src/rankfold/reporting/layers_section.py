@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rankfold.report.layers import Layer
-from rankfold.report.markup import Html, element, join
-from rankfold.report.run import Cut, Run
-from rankfold.report.wording import count, modes, ranks_change, times
+from rankfold.reporting.layers import Layer
+from rankfold.reporting.markup import Html, element, join
+from rankfold.reporting.run import Cut, Run
+from rankfold.reporting.wording import count, modes, ranks_change, times
 
 Column = tuple[str, str]  # heading and class
 

@@ -7,9 +7,9 @@ import pytest
 import rankfold as rf
 from rankfold.accounting import accounting
 from rankfold.experiments import mnist
-from rankfold.report.layers import layers_of
-from rankfold.report.reading import read_run
-from rankfold.report.saved import file_sizes, run_folder, saved_model
+from rankfold.reporting.layers import layers_of
+from rankfold.reporting.reading import read_run
+from rankfold.reporting.saved import file_sizes, run_folder, saved_model
 
 RESULTS = Path(__file__).parents[2] / "results"
 RUN = read_run(RESULTS / "mnist" / "ttm-ard-lu-seed0.json")

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_pages import axis, parse, points
 
-from rankfold.report.charts import Mark, Series, line_chart, spread
-from rankfold.report.scales import linear_ticks, scale_of
+from rankfold.reporting.charts import Mark, Series, line_chart, spread
+from rankfold.reporting.scales import linear_ticks, scale_of
 
 values = st.lists(st.floats(-1e6, 1e6).map(lambda v: round(v, 3)), min_size=2, max_size=30)
 

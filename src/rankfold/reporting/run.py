@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
-from rankfold.report.wording import DATA_SETS, FORMATS, METHODS, PREDICTIONS
+from rankfold.reporting.wording import DATA_SETS, FORMATS, METHODS, PREDICTIONS
 
 Record = Mapping[str, Any]
 _NO_SCORES = ("samples", "answer")  # they say of what the scores are

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rankfold.report.run import QUANTITIES, Run
-from rankfold.report.saved import saved_model
-from rankfold.report.wording import PREDICTIONS
+from rankfold.reporting.run import QUANTITIES, Run
+from rankfold.reporting.saved import saved_model
+from rankfold.reporting.wording import PREDICTIONS
 
 RUN_FILE, DEMO_FILE = "run.json", "demo.json"
 _PARTS = {"table": str, "row": str, "spec": dict, "ranks": dict, "parameters": dict, "metrics": dict, "history": list}
