@@ -8,10 +8,10 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 PYTEST_FLAGS ?= -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench docs clean
+.PHONY: help demo test lint check-report bench docs clean
 
 help: ## list these targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 8
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 15
 
 demo: $(VENV)/.installed-cli ## train a digit classifier that finds its own ranks, into runs/demo/
 	$(BIN)/rankfold demo
@@ -23,6 +23,9 @@ lint: $(VENV)/.installed-dev ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+check-report: $(VENV)/.installed-dev ## look at report pages in headless Chromium, which must be installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/reporting
 
 bench: $(VENV)/.installed-dev ## time layers against torch.nn and tensorly-torch
 	$(BIN)/rankfold bench layers
