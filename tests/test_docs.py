@@ -2,12 +2,16 @@
 
 import importlib.util
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 import torch
+from typer.core import TyperGroup
+from typer.main import get_command
 
 import rankfold as rf
+from rankfold.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -61,6 +65,23 @@ def headings(page):
         re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", heading.encode("ascii", "ignore").decode()).strip().lower())
         for heading in found
     }
+
+
+# Commands ---------------------------------------------------------------------------------------------
+
+
+@each_page
+def test_the_commands_of_a_page_and_their_options_exist(page):
+    lines = "\n".join([*blocks(page, "sh").values(), *blocks(page, "").values()]).splitlines()
+    for line in lines:
+        if line.startswith("rankfold "):
+            command, rest = get_command(app), shlex.split(line, comments=True)[1:]
+            while isinstance(command, TyperGroup):
+                assert rest, line
+                assert rest[0] in command.commands, line
+                command = command.commands[rest.pop(0)]
+            known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+            assert {word for word in rest if word.startswith("--")} <= known | {"--help"}, line
 
 
 # What is generated ------------------------------------------------------------------------------------
