@@ -16,7 +16,7 @@ from rich.live import Live
 
 from rankfold.cli.device import chosen_device
 from rankfold.cli.stopping import INTERRUPTED, stop_requests
-from rankfold.cli.train_screen import hints, opening_line, progress_line, result_table, resume_command, screen
+from rankfold.cli.train_screen import hints, opening_line, progress_line, result_table, screen
 from rankfold.data.errors import DataError
 from rankfold.experiments.spec import FormatName, PriorName
 from rankfold.health import NumericalFault
@@ -133,7 +133,7 @@ def _new(given: dict[str, Any], data: Path, folder: Path, device: torch.device) 
         raise ValueError(f"{folder} holds an unfinished run; go on with --resume, or choose another folder with --out")
     options = DataOptions(**{field: _plain(given[name]) for name, field in _DATA_OPTIONS.items()})
     model, learned = learn(data, given["model"], options)
-    spec = make_spec(learned.preparation, len(learned.train), {name: given[name] for name in _SPEC_OPTIONS})
+    spec = make_spec(learned.preparation, model, len(learned.train), {name: given[name] for name in _SPEC_OPTIONS})
     return JobRun(Job(data, model, spec, options, fingerprint(learned)), learned, folder, device)
 
 
@@ -223,10 +223,10 @@ def _say_stopped(run: JobRun, output: _Output, console: Console, stop: BaseExcep
     kept = f"Stopped after {len(run.history)} of {run.job.spec.epochs} epochs; the checkpoint is kept."
     at_once = "Stopped at once; the last checkpoint is kept, if there was one."
     if output.as_json:
-        typer.echo(json.dumps({"event": "stopped", "epoch": len(run.history), "resume": resume_command(run)}))
+        typer.echo(json.dumps({"event": "stopped", "epoch": len(run.history), "resume": run.resume_command}))
         return
     console.print(kept if isinstance(stop, Stopped) else at_once, style="yellow", highlight=False)
-    console.print(f"Go on with: {resume_command(run)}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"Go on with: {run.resume_command}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _say_result(run: JobRun, result: Record, output: _Output, console: Console) -> None:

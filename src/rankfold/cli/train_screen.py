@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from shlex import quote
 from typing import Any
 
 from rich import box
@@ -92,7 +91,7 @@ def _score_table(metrics: Record, num_evaluation: int) -> Table:
     }
     columns = [key for key in _HEADINGS if key in metrics["monte_carlo"]]
     table = Table(box=box.SIMPLE_HEAD, header_style="bold")
-    table.add_column(f"on {num_evaluation:,} examples held back")
+    table.add_column(f"{num_evaluation:,} examples held back", no_wrap=True)
     for key in columns:
         table.add_column(_HEADINGS[key][0], justify="right")
     for label, scores in rows.items():
@@ -105,11 +104,11 @@ _HEADINGS = {
     "accuracy": ("accuracy", ".1%"),
     "auc": ("AUC", ".4f"),
     "rmse": ("RMSE", ".4g"),
-    "mae": ("mean error", ".4g"),
+    "mae": ("error", ".4g"),
     "r2": ("R²", ".3f"),
     "nll_nats": ("NLL", ".3f"),
     "ece": ("calibration error", ".3f"),
-    "within_90_percent": ("in 90 % interval", ".1%"),
+    "within_90_percent": ("within 90 %", ".1%"),
 }
 
 
@@ -156,8 +155,3 @@ def _ranks(run: JobRun, now: Record) -> RenderableType:
         grid.add_row(name, "·".join(map(str, values)), f"[dim]of {'·'.join(map(str, starting[name]))}[/]")
     more = len(ranks) - _MOST_LAYERS
     return Group(grid, Text(f"and {more} more layers", style="dim")) if more > 0 else grid
-
-
-def resume_command(run: JobRun) -> str:
-    """How to go on with a run that was stopped."""
-    return f"rankfold train {quote(str(run.job.data))} --out {quote(str(run.folder))} --resume"

@@ -6,19 +6,24 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any, final
+
+import torch
 
 from rankfold.data.clicks import LABELLED
 from rankfold.data.criteo.files import blocks
 from rankfold.data.errors import DamagedData, MissingData
 from rankfold.data.table import PARQUET
 from rankfold.experiments.results import write_result
-from rankfold.experiments.spec import Spec
+from rankfold.experiments.spec import FormatName, Spec
+from rankfold.experiments.task import CONFIGS
 from rankfold.jobs.criteo import Impressions
 from rankfold.jobs.images import Images
-from rankfold.jobs.preparation import DataOptions, Learned, ModelName, Preparation
+from rankfold.jobs.preparation import DataOptions, Learned, ModelName, Network, Preparation
 from rankfold.jobs.tables import Tabular
 from rankfold.jobs.texts import Texts
+from rankfold.surgery import Plan, plan
 
 JOB_FILE, PREPARATION_FILE, RESULT_FILE = "job.json", "preprocessing.json", "run.json"
 MODEL_FOLDER, CHECKPOINT_FOLDER = "model", "train"
@@ -59,6 +64,10 @@ class Job:
     def write(self, folder: Path) -> None:
         content = {**asdict(self), "data": str(self.data)}
         write_result(folder / JOB_FILE, content)
+
+    def resume_command(self, folder: Path) -> str:
+        """How to go on with the run in ``folder`` once it was stopped."""
+        return f"rankfold train {quote(str(self.data))} --out {quote(str(folder))} --resume"
 
     @classmethod
     def read(cls, folder: Path) -> Job:
@@ -106,10 +115,11 @@ def kind_of(data: Path, model: ModelName | None, options: DataOptions) -> type[I
     return Impressions if first.count(b"\t") == LABELLED and first[:2] in (b"0\t", b"1\t") else Texts
 
 
-def make_spec(preparation: Preparation, num_train: int, given: Mapping[str, Any]) -> Spec:
-    """The settings of a training: those ``given``, and defaults that look at the number of examples alone."""
-    settings = {"max_rank": MAX_RANKS[given["format"]], **(_CLICKS if preparation.is_click else {})}
+def make_spec(preparation: Preparation, model: ModelName, num_train: int, given: Mapping[str, Any]) -> Spec:
+    """The settings of a training: those ``given``, and defaults for a network and a number of examples."""
+    settings = dict(_CLICKS if preparation.is_click else {})
     settings |= {key: value for key, value in given.items() if value is not None}
+    settings["max_rank"] = _starting_rank(preparation.network(model), settings["format"], settings.get("max_rank"))
     settings.setdefault("batch_size", _batch_size(num_train))
     if settings["batch_size"] > num_train:
         raise ValueError(f"--batch-size must be at most the number of training examples, {num_train}")
@@ -117,6 +127,24 @@ def make_spec(preparation: Preparation, num_train: int, given: Mapping[str, Any]
     steps = num_train // settings["batch_size"]
     settings.setdefault("epochs", min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, round(_STEPS / steps))))
     return Spec("ard", split="validation", **settings)
+
+
+def _starting_rank(network: Network, format: FormatName, wanted: int | None) -> int:
+    """The rank asked for, or the default; half of it, and so on, where no layer would become smaller."""
+    with torch.device("meta"):
+        dense = network.make(**network.options)
+    rank = wanted or MAX_RANKS[format]
+    while rank > 0 and not _chooses_any(plan(dense, CONFIGS[format](rank), network.chosen)):
+        rank //= 2
+    if rank == 0:
+        raise ValueError(f"no layer of this network becomes smaller as {format} factors, it is so small already")
+    if wanted not in (None, rank):
+        raise ValueError(f"--max-rank {wanted} makes no layer smaller than it is dense; {rank} does")
+    return rank
+
+
+def _chooses_any(plan: Plan) -> bool:
+    return any(row.action == "tensorize" for row in plan.rows)
 
 
 def _kl_weight(num_train: int) -> float:

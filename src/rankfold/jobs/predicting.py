@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rankfold.architecture import Architecture, rebuild
 from rankfold.data.errors import MissingData
-from rankfold.jobs.job import JOB_FILE, MODEL_FOLDER, RESULT_FILE, read_preparation
+from rankfold.jobs.job import MODEL_FOLDER, RESULT_FILE, Job, read_preparation
 from rankfold.jobs.objective import Objective
 from rankfold.jobs.preparation import Encoded, Preparation
 from rankfold.jobs.scores import class_scores, errors
@@ -35,12 +35,8 @@ class FinishedRun:
     @classmethod
     def open(cls, folder: Path, device: torch.device) -> FinishedRun:
         if not (folder / RESULT_FILE).exists():
-            unfinished = (folder / JOB_FILE).exists()
-            raise MissingData(
-                f"the run in {folder} is not finished; go on with `rankfold train --resume`"
-                if unfinished
-                else f"{folder} is no folder of a run: it has no {RESULT_FILE}; `rankfold train` makes one"
-            )
+            job = Job.read(folder)
+            raise MissingData(f"the run in {folder} is not finished; go on with: {job.resume_command(folder)}")
         preparation = read_preparation(folder)
         architecture = Architecture.read(folder / MODEL_FOLDER)
         if architecture is None:

@@ -103,6 +103,10 @@ class JobRun:
         extras = _read_extras(folder / EPOCHS_FILE)
         self.history = [self._record(epoch, extras.get(epoch.epoch, {})) for epoch in self._training.history]
 
+    @property
+    def resume_command(self) -> str:
+        return self.job.resume_command(self.folder)
+
     def train(self, watcher: Watcher) -> Record:
         """Train to the end, evaluate, and leave the result in the folder; it is also returned."""
         self._begin()
@@ -190,10 +194,10 @@ class JobRun:
         save(self.model, folder)
         Architecture.of(self.network.make, self.data.train.inputs, self.network.options).write(folder)
         write_result(self.folder / RESULT_FILE, result)
-        if find_spec("tensorboardX") is not None:
-            write_events(self.folder / EVENTS_FOLDER, Run(self.folder / RESULT_FILE, result))
         shutil.rmtree(self.folder / CHECKPOINT_FOLDER, ignore_errors=True)
         (self.folder / EPOCHS_FILE).unlink(missing_ok=True)
+        if find_spec("tensorboardX") is not None:
+            write_events(self.folder / EVENTS_FOLDER, Run(self.folder / RESULT_FILE, result))
 
 
 def build(network: Network, spec: Spec) -> nn.Module:
