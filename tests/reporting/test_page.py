@@ -229,6 +229,28 @@ def test_a_run_without_dense_is_compared_with_a_constant_answer():
     assert "always cat" in page.by_id("quality").text
 
 
+def test_a_page_of_many_layers_and_epochs_stays_small():
+    names = [f"features.{n}.conv" for n in range(24)]
+    ranks = {name: [20, 20, 20] for name in names}
+    variances = {name: [[0.1 + 0.01 * k for k in range(20)]] * 3 for name in names}
+    epoch = {"nll": 0.123456, "kl_nats": 1234.5, "beta": 0.5, "accuracy": 0.98765, "parameters": 123456}
+    history = [{**epoch, "ranks": ranks, "variances": variances} for _ in range(300)]
+    html = make_report(_with(history=history, ranks={"before": ranks, "after": ranks}, table="other")).html
+    assert len(parse(html).all("svg")) > 48
+    assert len(html.encode()) < 300_000
+
+
+def test_of_many_labels_the_likeliest_and_the_truth_are_shown():
+    mean = [0.0] * 1000
+    mean[7], mean[500:520] = 0.001, [0.04 + 0.0001 * k for k in range(20)]
+    hard = {"index": 3, "label": 7, "mean": mean, "std": [0.01] * 1000}
+    data = {"classes": [f"a label with a long name, {n}" for n in range(1000)]}
+    page = parse(make_report(_with(metrics={"posterior_mean": {}, "hard_image": hard}, data=data)).html)
+    strips = page.by_id("quality").all("rect", "bar")
+    assert len(strips) == 12
+    assert len(page.by_id("quality").all("text", "out")) == 1
+
+
 def test_names_from_a_file_are_text_and_never_markup():
     evil = "<script>alert(1)</script>\"'&"
     spec = {**TTM.record["spec"], "note": evil}

@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from rankfold.reporting.reading import UnreadableRun, find_files, read_run
+from rankfold.reporting.checking import UnreadableRun
+from rankfold.reporting.reading import find_files, read_run
 
 RESULTS = Path(__file__).parents[2] / "results"
 RESULT = RESULTS / "mnist" / "ttm-ard-lu-seed0.json"
@@ -59,6 +60,11 @@ def _set(*path_and_value):
         (_set("history", 2, "nll", "small"), "history, entry 3: nll must be a finite number or null, got 'small'"),
         (_set("history", 0, 7), "history, entry 1 must be an object"),
         (_set("metrics", []), "metrics must be a dict, got list"),
+        (_set("metrics", "hard_image", "label", 10), "label must be from 0 to 9, got 10"),
+        (_set("metrics", "hard_image", "std", [0.1]), "a number is needed for each of 10 labels"),
+        (_set("history", 4, "variances", {"layer1": [["a"]]}), "entry 5: variances of layer1 must be lists of numbers"),
+        (_set("layers", [{"name": "layer1"}]), "layers must have counts, format"),
+        (_set("timing", 3), "timing must be a dict, got 3"),
         (_set("metrics", "posterior_mean", 3), "metrics.posterior_mean must hold named scores"),
     ],
 )

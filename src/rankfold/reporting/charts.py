@@ -18,7 +18,7 @@ NUM_COLOURS, NUM_DASHES = 4, 4
 _RIGHT = 56.0  # room for most labels, so that charts below each other have the same axis
 _LETTER = 5.9  # average width of a label's letter
 _LINE = 12.5  # height of a label
-_MOST_POINTS = 400  # more cannot be told apart
+_MOST_POINTS, _MOST_THIN_POINTS = 400, 50  # more cannot be told apart
 
 
 @final
@@ -138,14 +138,18 @@ def _mark(mark: Mark, x: Scale) -> Html:
 
 def _line(line: Series, x: Scale, y: Scale) -> Html:
     points = list(zip(line.xs, line.ys, strict=True))
-    d = step_path(points, x, y) if line.kind == "step" else line_path(points, x, y)
+    d = (
+        step_path(points, x, y)
+        if line.kind == "step"
+        else line_path(points, x, y, _MOST_THIN_POINTS if line.thin else _MOST_POINTS)
+    )
     kind = f"line c{line.colour % NUM_COLOURS} d{line.dash % NUM_DASHES}" + (" thin" if line.thin else "")
     return element("path", {"class": kind, "d": d})
 
 
-def line_path(points: Sequence[tuple[float, float]], x: Scale, y: Scale) -> str:
+def line_path(points: Sequence[tuple[float, float]], x: Scale, y: Scale, most: int = _MOST_POINTS) -> str:
     """Straight from point to point; every so many of a very long history, and the last."""
-    every = -(-len(points) // _MOST_POINTS)
+    every = -(-len(points) // most)
     shown = [*points[:-1:every], points[-1]]
     return "M" + "L".join(f"{x(a):.1f} {y(b):.1f}" for a, b in shown)
 

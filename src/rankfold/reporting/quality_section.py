@@ -13,6 +13,8 @@ from rankfold.reporting.training_section import figure
 from rankfold.reporting.wording import PREDICTIONS, SCORES, count, number, percent, score
 
 _LEAST_SHOWN = 0.005  # of probability, in any draw; a label below it is left out
+_MOST_SHOWN = 12
+_LONGEST_NAME = 16
 
 
 def quality(run: Run, bins: Mapping[str, Bins]) -> Html | None:
@@ -81,7 +83,7 @@ def _hard_example(run: Run, hard: Mapping[str, Any]) -> Html:
     """What samples of the weights say of the example they disagree about most."""
     names = _class_names(run, len(hard["mean"]))
     truth = int(hard["label"])
-    shown = [n for n in range(len(names)) if n == truth or _reach(hard, n) >= _LEAST_SHOWN]
+    shown = _labels_to_show(hard, truth)
     draws = hard.get("draws") or []
     strips = [
         Strip(names[n], [draw[n] for draw in draws], hard["mean"][n], hard["std"][n], stands_out=n == truth)
@@ -96,6 +98,13 @@ def _hard_example(run: Run, hard: Mapping[str, Any]) -> Html:
     return element("div", {"class": "hard"}, figure(title, join(image, drawing), note))
 
 
+def _labels_to_show(hard: Mapping[str, Any], truth: int) -> list[int]:
+    """The truth, and the likeliest of the labels that any draw takes for possible."""
+    possible = [n for n in range(len(hard["mean"])) if n != truth and _reach(hard, n) >= _LEAST_SHOWN]
+    likeliest = sorted(possible, key=lambda n: -hard["mean"][n])[: _MOST_SHOWN - 1]
+    return sorted([truth, *likeliest])
+
+
 def _reach(hard: Mapping[str, Any], label: int) -> float:
     """The largest probability that any draw gives a label."""
     return max(float(values[label]) for values in (hard["mean"], *(hard.get("draws") or ())))
@@ -104,5 +113,9 @@ def _reach(hard: Mapping[str, Any], label: int) -> float:
 def _class_names(run: Run, number: int) -> Sequence[str]:
     names = (run.record.get("data") or {}).get("classes")
     if isinstance(names, list) and len(names) == number:
-        return [str(name) for name in names]
+        return [_short(str(name)) for name in names]
     return [f"“{n}”" for n in range(number)]
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"

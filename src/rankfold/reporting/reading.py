@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rankfold.reporting.run import QUANTITIES, Run
+from rankfold.reporting.checking import UnreadableRun, check_record
+from rankfold.reporting.run import Run
 from rankfold.reporting.saved import saved_model
-from rankfold.reporting.wording import PREDICTIONS
 
 RUN_FILE, DEMO_FILE = "run.json", "demo.json"
-_PARTS = {"table": str, "row": str, "spec": dict, "ranks": dict, "parameters": dict, "metrics": dict, "history": list}
-
-
-class UnreadableRun(ValueError):
-    """What was named is no run; the message says which file, and what is wrong with it."""
 
 
 def find_files(path: Path) -> list[Path]:
@@ -40,7 +34,7 @@ def read_run(file: Path) -> Run:
     record = _load(file)
     if "table" not in record and {"settings", "after", "dense"} <= record.keys():
         record = _from_demo(file, record)
-    _check(file, record)
+    check_record(file, record)
     run = Run(file, record, record.get("dense_accuracy"))
     return run if run.dense_accuracy is not None else replace(run, dense_accuracy=_accuracy_of_dense(run))
 
@@ -63,54 +57,9 @@ def _accuracy_of_dense(run: Run) -> float | None:
     if run.spec.get("method") == "dense" or beside == run.file or not beside.is_file():
         return None
     record = _load(beside)
-    _check(beside, record)
+    check_record(beside, record)
     same_task = record["table"] == run.table and record["parameters"]["dense"] == run.dense_parameters
     return Run(beside, record).accuracy if same_task else None
-
-
-# Is it one? ---------------------------------------------------------------------------------------
-
-
-def _check(file: Path, record: dict[str, Any]) -> None:
-    """Refuse a record that lacks what every report shows."""
-    missing = [key for key in _PARTS if key not in record]
-    if missing:
-        raise UnreadableRun(f"{file} is no run: it has no {', '.join(missing)}")
-    for key, kind in _PARTS.items():
-        if not isinstance(record[key], kind):
-            raise UnreadableRun(f"{file}: {key} must be a {kind.__name__}, got {type(record[key]).__name__}")
-    for key in ("dense", "training", "final"):
-        value = record["parameters"].get(key)
-        if type(value) is not int or value < 1:
-            raise UnreadableRun(f"{file}: parameters.{key} must be a positive integer, got {value!r}")
-    for key in ("before", "after"):
-        _check_ranks(file, f"ranks.{key}", record["ranks"].get(key))
-    if record["ranks"]["before"].keys() != record["ranks"]["after"].keys():
-        raise UnreadableRun(f"{file}: ranks.before and ranks.after must name the same layers")
-    for number, entry in enumerate(record["history"], start=1):
-        _check_epoch(file, f"history, entry {number}", entry)
-    for name in PREDICTIONS:
-        if not isinstance(scores := record["metrics"].get(name, {}), dict):
-            raise UnreadableRun(f"{file}: metrics.{name} must hold named scores, got {scores!r}")
-
-
-def _check_epoch(file: Path, where: str, entry: Any) -> None:
-    if not isinstance(entry, dict):
-        raise UnreadableRun(f"{file}: {where} must be an object, got {entry!r}")
-    for key in QUANTITIES:
-        value = entry.get(key)
-        if value is not None and (not isinstance(value, int | float) or not math.isfinite(value)):
-            raise UnreadableRun(f"{file}: {where}: {key} must be a finite number or null, got {value!r}")
-    _check_ranks(file, f"{where}: ranks", entry.get("ranks") or {})
-
-
-def _check_ranks(file: Path, where: str, ranks: Any) -> None:
-    fits = isinstance(ranks, dict) and all(
-        isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
-        for values in ranks.values()
-    )
-    if not fits:
-        raise UnreadableRun(f"{file}: {where} must be lists of integers by layer, got {ranks!r:.80}")
 
 
 # The demonstration --------------------------------------------------------------------------------

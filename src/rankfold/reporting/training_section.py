@@ -15,7 +15,7 @@ from rankfold.reporting.wording import count, modes, number, percent
 _STAGES = {"fine-tune": "fine-tuning", "dense": "dense training", "train": "training"}
 # A quantity that spans more than this is drawn by logarithms.
 _WIDE = 30.0
-_MOST_LAMBDA_LINES = 60
+_MOST_LAMBDA_LINES = 150  # on a page
 
 
 def figure(title: str, drawing: Html, note: str = "") -> Html:
@@ -181,12 +181,12 @@ def _lambda_lines(run: Run, layer: str, marks: Sequence[Mark]) -> Html | None:
                 lines.append(Series(name, xs, ys, colour=n, thin=True))
     words = f"λ of {layer} over training, {len(lines)} lines, on a logarithmic axis"
     note = "each line a λ, sorted by size; a line ends where its rank is cut"
-    return figure(layer, line_chart(_thinned(lines), words, log=True, marks=marks), note)
+    return figure(layer, line_chart(_thinned(lines, len(run.ranks_after)), words, log=True, marks=marks), note)
 
 
-def _thinned(lines: list[Series]) -> list[Series]:
+def _thinned(lines: list[Series], num_layers: int) -> list[Series]:
     """Every so many of very many lines, and those with a name."""
-    every = -(-len(lines) // _MOST_LAMBDA_LINES)
+    every = -(-len(lines) * num_layers // _MOST_LAMBDA_LINES)
     return [line for n, line in enumerate(lines) if line.label or n % every == 0]
 
 
