@@ -1,0 +1,350 @@
+"""``rankfold train`` from data of every kind to a folder, and ``rankfold predict`` from that folder."""
+
+import csv
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+from jobs.made_up import clicks, images, lines, table
+from typer.testing import CliRunner
+
+import rankfold as rf
+from rankfold.architecture import Architecture, rebuild
+from rankfold.cli.main import app
+from rankfold.experiments import training
+from rankfold.jobs.job import read_preparation
+
+KINDS = ("images", "pixels", "classes", "quantity", "text", "clicks")
+
+
+def run(*arguments):
+    wide = {"COLUMNS": "500", "TERMINAL_WIDTH": "500"}  # paths of tests are long, and a narrow frame cuts them
+    return CliRunner(env=wide).invoke(app, [str(argument) for argument in arguments])
+
+
+def data_of(kind, folder, *, labelled=True):
+    """Data of a kind, with the options that training on them needs."""
+    match kind:
+        case "images":
+            return images(folder / "photos", labelled=labelled), []
+        case "pixels":
+            return images(folder / "pixels", labelled=labelled), ["--model", "mlp"]
+        case "classes":
+            drop = ("price",) if labelled else ("price", "kind")
+            return table(folder / "things.csv", drop=drop), ["--target", "kind"]
+        case "quantity":
+            return table(folder / "prices.csv", drop=("kind",) if labelled else ("kind", "price")), [
+                "--target",
+                "price",
+            ]
+        case "text":
+            return lines(folder / "reviews.txt", labelled=labelled), []
+        case _:
+            return clicks(folder / "train.txt", labelled=labelled), []
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def finished(request, tmp_path_factory):
+    """A run of two epochs, by its kind, and its output."""
+    folder = tmp_path_factory.mktemp("runs")
+    data, options = data_of(request.param, folder)
+    result = run("train", data, *options, "--epochs", 2, "--out", folder / "run", "--max-rank", 3)
+    assert result.exit_code == 0, result.output
+    return request.param, folder / "run", data, result.output
+
+
+def record_of(folder):
+    return json.loads((folder / "run.json").read_text())
+
+
+def model_of(folder):
+    return rebuild(Architecture.read(folder / "model").make(), folder / "model").eval()
+
+
+# The folder -------------------------------------------------------------------------------------------
+
+
+def test_the_record_agrees_with_the_model_and_the_screen(finished):
+    _, folder, _, output = finished
+    record, model = record_of(folder), model_of(folder)
+    assert record["parameters"]["final"] == rf.accounting(model).total.final_parameters
+    assert record["ranks"]["after"] == record["history"][-1]["ranks"]
+    assert [epoch["epoch"] for epoch in record["history"]] == [1, 2]
+    for epoch in record["history"]:
+        shapes = {name: [len(group) for group in groups] for name, groups in epoch["variances"].items()}
+        assert shapes == epoch["ranks"]
+        assert {"nll", "kl_nats", "beta", "parameters", "evaluation_nll"} <= epoch.keys()
+    assert f"{record['parameters']['final']:,}" in output
+    assert "epoch   2/2" in output
+    assert record["data"]["num_evaluation"] == round(
+        0.1 * sum(record["data"][k] for k in ("num_train", "num_evaluation"))
+    )
+
+
+def test_the_folder_is_whole_and_can_be_reported(finished):
+    _, folder, _, _ = finished
+    assert {path.name for path in folder.iterdir()} >= {"run.json", "job.json", "preprocessing.json", "model", "events"}
+    assert not (folder / "train").exists()
+    assert any((folder / "events").iterdir())
+    assert run("report", folder, "--out", folder / "page.html").exit_code == 0
+
+
+def test_another_run_never_replaces_it(finished):
+    kind, folder, data, _ = finished
+    assert "holds a finished run" in text(run("train", data, *data_of(kind, folder.parent)[1], "--out", folder))
+    assert "is finished" in text(run("train", data, "--out", folder, "--resume"))
+
+
+# Predicting -------------------------------------------------------------------------------------------
+
+
+def test_predictions_are_the_models(finished, tmp_path):
+    """Against the network called by hand on data prepared by hand."""
+    kind, folder, data, _ = finished
+    result = run("predict", folder, data, "--samples", 0, "--out", tmp_path / "p.csv", "--json")
+    assert result.exit_code == 0, result.output
+    found = read_csv(tmp_path / "p.csv")
+    examples = read_preparation(folder).read(data)
+    with torch.no_grad():
+        outputs = model_of(folder)(*examples.inputs).double()
+    if kind == "quantity":
+        target = read_preparation(folder).target
+        expected = (outputs * target.std + target.mean).numpy()
+        actual = [float(row["mean"]) for row in found]
+    elif kind == "clicks":
+        expected, actual = outputs.sigmoid().numpy(), [float(row["probability_1"]) for row in found]
+    else:
+        expected = outputs.softmax(1).max(1).values.numpy()
+        actual = [float(row["probability"]) for row in found]
+    np.testing.assert_allclose(actual, expected, rtol=1e-4)
+    assert [row[next(iter(row))] for row in found] == list(examples.names)
+    if kind != "quantity":
+        right = np.mean([row["prediction"] == label for row, label in zip(found, labels_of(kind, data), strict=True)])
+        assert json.loads(result.output)["scores"]["accuracy"] == pytest.approx(right)
+
+
+def read_csv(file):
+    return list(csv.DictReader(file.read_text().splitlines()))
+
+
+def labels_of(kind, data):
+    if kind in ("images", "pixels"):
+        return [path.parent.name for path in sorted(data.rglob("*.png"), key=lambda p: (p.parent.name, p.name))]
+    if kind == "classes":
+        return [row["kind"] for row in read_csv(data)]
+    return [line.split("\t")[0] for line in data.read_text().splitlines()]
+
+
+def test_labels_may_be_missing_and_samples_spread(finished, tmp_path):
+    kind, folder, _, _ = finished
+    bare, _ = data_of(kind, tmp_path, labelled=False)
+    result = run("predict", folder, bare, "--samples", 8, "--out", "-")
+    assert result.exit_code == 0, result.output
+    rows = list(csv.DictReader(result.stdout.splitlines()))
+    assert len(rows) == len(read_preparation(folder).read(bare))
+    spread = "std_of_weights" if kind == "quantity" else "std"
+    assert all(float(row[spread]) > 0 for row in rows)
+    if kind == "quantity":
+        assert all(float(row["std"]) > float(row["std_of_weights"]) for row in rows)
+    again = run("predict", folder, bare, "--samples", 8, "--out", "-")
+    assert again.stdout == result.stdout
+
+
+def test_a_file_of_predictions_is_not_replaced_unasked(finished, tmp_path):
+    _, folder, data, _ = finished
+    out = tmp_path / "p.csv"
+    out.write_text("mine")
+    result = run("predict", folder, data, "--out", out)
+    assert result.exit_code == 2
+    assert out.read_text() == "mine"
+    assert run("predict", folder, data, "--out", out, "--overwrite", "--samples", 2).exit_code == 0
+
+
+# Interruption -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["classes", "quantity", "images"])
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(kind, tmp_path, monkeypatch):
+    data, options = data_of(kind, tmp_path)
+    options = [*options, "--epochs", 8, "--lr", 0.03, "--kl-weight", 3, "--max-rank", 4, "--seed", 5]
+    assert run("train", data, *options, "--quiet", "--out", tmp_path / "whole").exit_code == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("rankfold.cli.train.progress_line", lambda run: _interrupt_after(run, epoch=6))
+        stopped = run("train", data, *options, "--out", tmp_path / "parts")
+    assert stopped.exit_code == 130
+    assert "Stopped after 6 of 8 epochs; the checkpoint is kept." in stopped.output
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    command = stopped.output[stopped.output.index("rankfold train") :].split()
+    assert run("predict", tmp_path / "parts", data).exit_code == 2
+    resumed = run(*command[1:])
+    assert resumed.exit_code == 0, resumed.output
+    assert "Going on after epoch 6." in resumed.output
+    whole, parts = record_of(tmp_path / "whole"), record_of(tmp_path / "parts")
+    for key in ("spec", "ranks", "parameters", "metrics"):
+        assert parts[key] == whole[key]
+    assert [{**e, "seconds": 0} for e in parts["history"]] == [{**e, "seconds": 0} for e in whole["history"]]
+
+
+def _interrupt_after(run, epoch):
+    if len(run.history) == epoch:
+        os.kill(os.getpid(), signal.SIGINT)
+    return ""
+
+
+def test_a_run_that_was_killed_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
+    """Epochs after the last checkpoint are trained again, and stand in the record once."""
+    data, options = data_of("classes", tmp_path)
+    options = [*options, "--epochs", 6, "--out", tmp_path / "run"]
+
+    def kill(run):
+        if len(run.history) == 4:
+            raise SystemExit(9)
+        return ""
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rankfold.cli.train.progress_line", kill)
+        patch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
+        writes = iter([True, True, False, False])
+        write = training.Training.write_checkpoint
+        patch.setattr(training.Training, "write_checkpoint", lambda self: next(writes) and write(self))
+        assert run("train", data, *options).exit_code == 9
+    assert len((tmp_path / "run" / "epochs.jsonl").read_text().splitlines()) == 4
+    result = run("train", data, "--out", tmp_path / "run", "--resume")
+    assert "Going on after epoch 2." in result.output
+    history = record_of(tmp_path / "run")["history"]
+    assert [epoch["epoch"] for epoch in history] == [1, 2, 3, 4, 5, 6]
+    assert all("variances" in epoch for epoch in history)
+
+
+def test_resuming_insists_on_the_same_run(tmp_path, monkeypatch):
+    data, options = data_of("classes", tmp_path)
+    monkeypatch.setattr("rankfold.cli.train.progress_line", lambda run: _interrupt_after(run, epoch=1))
+    assert run("train", data, *options, "--epochs", 4, "--out", tmp_path / "run").exit_code == 130
+    again = ("train", data, "--out", tmp_path / "run")
+    assert "holds an unfinished run" in text(run(*again, *options))
+    assert "--epochs is 4" in text(run(*again, "--resume", "--epochs", 5))
+    assert "no folder of a run" in text(run("train", data, "--out", tmp_path / "other", "--resume"))
+    table(data, drop=("price",), seed=1)
+    assert "is not what it was when the run" in text(run(*again, "--resume"))
+    assert (tmp_path / "run" / "train" / "epoch-0001").is_dir()  # nothing is lost by trying
+
+
+# Output for scripts -----------------------------------------------------------------------------------
+
+
+def test_json_has_a_line_per_epoch_and_one_at_the_end(tmp_path):
+    data, options = data_of("quantity", tmp_path)
+    result = run("train", data, *options, "--epochs", 3, "--json", "--out", tmp_path / "run")
+    events = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [event["event"] for event in events] == ["epoch", "epoch", "epoch", "result"]
+    assert events[1]["epoch"] == 2
+    assert events[-1]["metrics"] == record_of(tmp_path / "run")["metrics"]
+
+
+def text(result):
+    """The output on one line, without frames."""
+    assert result.exit_code == 2, result.output
+    return " ".join(result.output.replace("│", " ").split())
+
+
+# What is wrong is named -------------------------------------------------------------------------------
+
+
+def spoiled(data, row, column, cell):
+    """A table with another cell; row 2 is the first below the names."""
+    rows = [line.split(",") for line in data.read_text().splitlines()]
+    rows[row - 1][rows[0].index(column)] = cell
+    data.write_text("\n".join(map(",".join, rows)))
+    return data
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "cell", "message"),
+    [
+        (5, "width", "wide", "things.csv, row 5, column 'width': 'wide' is no finite number"),
+        (5, "kind", "", "things.csv, row 5, column 'kind' is empty; fill in what is to be predicted"),
+        (1, "kind", "sort", "has no column 'kind', which --target names; its columns are width, height, colour, sort"),
+    ],
+)
+def test_a_bad_cell_is_named(row, column, cell, message, tmp_path):
+    data = spoiled(table(tmp_path / "things.csv", drop=("price",)), row, column, cell)
+    assert message in text(run("train", data, "--target", "kind", "--out", tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        ("a,b\n" + "1,x\n" * 20, ["--target", "b"], "has one class only, 'x'"),
+        ("a,b\n" + "1,2\n" * 20, ["--target", "b", "--task", "regression"], "all numbers in column 'b' are 2"),
+        ("a,b\n" + "1,x\n1,y\n" * 20, ["--target", "b"], "has no column besides 'b'"),
+        ("a,b\n1,x\n2,y\n", ["--target", "b"], "has 2 examples, too few to learn from"),
+        ("a,b\n1,x\n2,y\n", [], "name the column to predict with --target; "),
+        ("a,b\n1,x\n" * 9, ["--target", "b", "--ignore", "c"], "no column 'c', which --ignore names"),
+        ("a,b\n1,x\n" * 9, ["--target", "b", "--model", "cnn"], "--model cnn does not suit"),
+        ("a,b\n" + "1,x\n2,y\n" * 9, ["--target", "b", "--max-rank", 900], "--max-rank 900 makes no layer smaller"),
+        ("a,b\n" + "1,x\n2,y\n" * 9, ["--target", "b", "--batch-size", 50], "--batch-size must be at most"),
+        ("a,b\n" + "1,x\n2,y\n" * 9, ["--target", "b", "--validation-share", 1.5], "validation_share must lie"),
+    ],
+)
+def test_a_table_that_cannot_be_learned_is_refused(content, options, message, tmp_path):
+    data = tmp_path / "t.csv"
+    data.write_text(content)
+    assert message in text(run("train", data, *options, "--out", tmp_path / "run"))
+
+
+def test_other_data_that_cannot_be_learned_are_refused(tmp_path):
+    def refusal(data, *options):
+        return text(run("train", data, *options, "--out", tmp_path / "run"))
+
+    assert "there is no" in refusal(tmp_path / "nothing")
+    (tmp_path / "empty").mkdir()
+    assert "has no images" in refusal(tmp_path / "empty")
+    assert "has images but no sub-folders" in refusal(images(tmp_path / "flat", labelled=False))
+    broken = images(tmp_path / "broken")
+    (broken / "up" / "up3.png").write_bytes(b"no image")
+    assert "up3.png cannot be read as an image" in refusal(broken)
+    assert "line 1 has no tab" in refusal(lines(tmp_path / "bare.txt", labelled=False))
+    file = lines(tmp_path / "mixed.txt")
+    file.write_text(file.read_text() + "without\n")
+    assert "line 61 has no tab" in refusal(file)
+    assert "the labels are missing" in refusal(clicks(tmp_path / "c.txt", labelled=False), "--model", "dlrm")
+
+
+def test_new_data_that_do_not_fit_are_refused(finished, tmp_path):
+    kind, folder, _, _ = finished
+    data, _ = data_of(kind, tmp_path)
+
+    def refusal(data):
+        return text(run("predict", folder, data, "--out", tmp_path / "p.csv"))
+
+    if kind in ("images", "pixels"):
+        (data / "up").rename(data / "diagonal")
+        assert "diagonal/up0.png: the class 'diagonal' was not there in training" in refusal(data)
+    elif kind == "classes":
+        assert "row 4, column 'kind': the class 'odd' was not there in training" in refusal(
+            spoiled(data, 4, "kind", "odd")
+        )
+        assert "has no column 'width', which training had" in refusal(table(data, drop=("width",)))
+    elif kind == "quantity":
+        assert "row 4, column 'height': 'tall' is no finite number" in refusal(spoiled(data, 4, "height", "tall"))
+    elif kind == "text":
+        data.write_text("so-so\tword1 word2\n")
+        assert "line 1: the class 'so-so' was not there in training" in refusal(data)
+    else:
+        data.write_text("1\t2\n")
+        assert "line 1: it has 2 fields" in refusal(data)
+    assert "no folder of a run" in text(run("predict", tmp_path / "nowhere", data))
+    assert not (tmp_path / "p.csv").exists()
+
+
+def test_a_model_that_learned_nothing_is_told_so(tmp_path):
+    data, options = data_of("classes", tmp_path)
+    result = run("train", data, *options, "--epochs", 1, "--lr", 1e-9, "--quiet", "--out", tmp_path / "run")
+    metrics = record_of(tmp_path / "run")["metrics"]
+    useless = metrics["posterior_mean"]["accuracy"] <= metrics["baseline"]["accuracy"]
+    assert useless == ("no better than always answering" in result.output)
+    assert "are rough" in result.output

@@ -1,0 +1,38 @@
+"""Criteo files in memory: the same rows as the prepared arrays have, with labels or without."""
+
+import numpy as np
+import pytest
+import torch
+from data.criteo.fake import fake_lines
+from jobs.made_up import clicks
+
+from rankfold.data.clicks import read_clicks
+from rankfold.data.criteo import prepare
+from rankfold.data.errors import DamagedData, MissingData
+
+
+def test_rows_are_those_of_the_prepared_data_set(tmp_path):
+    file = clicks(tmp_path / "train.txt")
+    found, prepared = read_clicks(file), prepare([file], tmp_path)
+    assert torch.equal(torch.from_numpy(found.labels), prepared.labels)
+    assert torch.equal(torch.from_numpy(found.numbers), prepared.numbers)
+
+
+def test_without_labels_the_rest_is_the_same(tmp_path):
+    whole = read_clicks(clicks(tmp_path / "a.txt"))
+    bare = read_clicks(clicks(tmp_path / "b.txt", labelled=False))
+    assert bare.labels is None
+    assert np.array_equal(bare.tokens, whole.tokens)
+    assert np.array_equal(bare.numbers, whole.numbers)
+
+
+def test_what_is_wrong_is_named(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"\n".join([*fake_lines(3), b"1\t2\t3"]))
+    with pytest.raises(DamagedData, match=r"a.txt, line 4: it has 3 fields, expected 40"):
+        read_clicks(file)
+    file.write_bytes(b"")
+    with pytest.raises(MissingData, match="is empty"):
+        read_clicks(file)
+    with pytest.raises(MissingData, match="is no file"):
+        read_clicks(tmp_path / "nothing")

@@ -1,0 +1,121 @@
+"""What is learned of data comes from the training part alone, and comes back from its file."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from jobs.made_up import clicks, images, lines, table
+
+from rankfold.jobs.criteo import Impressions
+from rankfold.jobs.images import Images
+from rankfold.jobs.job import make_spec, read_preparation, write_preparation
+from rankfold.jobs.preparation import DataOptions, divide, divide_in_order
+from rankfold.jobs.tables import Tabular
+from rankfold.jobs.targets import Classes, Quantity
+from rankfold.jobs.texts import Texts
+
+KINDS = {
+    "images": (Images, lambda folder: images(folder / "i"), DataOptions()),
+    "classes": (Tabular, lambda folder: table(folder / "t.csv"), DataOptions(target="kind")),
+    "quantity": (Tabular, lambda folder: table(folder / "t.csv"), DataOptions(target="price", ignored=("kind",))),
+    "text": (Texts, lambda folder: lines(folder / "l.txt"), DataOptions()),
+    "clicks": (Impressions, lambda folder: clicks(folder / "c.txt"), DataOptions()),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_preparation_comes_back_from_its_file(name, tmp_path):
+    kind, make, options = KINDS[name]
+    data = make(tmp_path)
+    learned = kind.learn(data, options)
+    write_preparation(learned.preparation, tmp_path)
+    again = read_preparation(tmp_path)
+    assert json.dumps(again.as_dict()) == json.dumps(learned.preparation.as_dict())
+    for ours, theirs in zip(again.read(data).inputs, learned.examples.inputs, strict=True):
+        assert torch.equal(ours, theirs)
+    assert torch.equal(again.read(data).labels, learned.examples.labels)
+
+
+@pytest.mark.parametrize("name", ["images", "quantity"])
+def test_numbers_are_standardised_by_the_training_part_alone(name, tmp_path):
+    kind, make, options = KINDS[name]
+    learned = kind.learn(make(tmp_path), options)
+    values = learned.examples.inputs[0].double()
+    channels = values.transpose(0, 1).flatten(2) if values.dim() > 2 else values.T[:, :, None]  # (C, N, ·)
+    trained = channels[:, torch.from_numpy(learned.train)].flatten(1)
+    assert trained.mean(1).abs().max() < 1e-5
+    torch.testing.assert_close(trained.std(1, correction=0), torch.ones(len(channels), dtype=torch.float64))
+    assert channels.flatten(1).mean(1).abs().max() > 1e-4  # with the examples held back it is not exact
+    if name == "quantity":
+        labels = learned.examples.labels[torch.from_numpy(learned.train)].double()
+        assert float(labels.mean()) == pytest.approx(0.0, abs=1e-5)
+        assert float(labels.std(correction=0)) == pytest.approx(1.0, rel=1e-4)
+
+
+def test_words_and_categories_of_the_examples_held_back_are_not_known(tmp_path):
+    file = lines(tmp_path / "l.txt")
+    learned = Texts.learn(file, DataOptions())
+    texts = file.read_text().splitlines()
+    trained = {word for n in learned.train for word in texts[n].split("\t")[1].split()}
+    assert set(learned.preparation.words) == trained
+
+
+def test_columns_are_numbers_or_categories(tmp_path):
+    preparation = Tabular.learn(table(tmp_path / "t.csv"), DataOptions(target="kind", ignored=("price",))).preparation
+    assert [column.name for column in preparation.numbers] == ["width", "height"]
+    assert [(c.name, set(c.values)) for c in preparation.categories] == [("colour", {"red", "green", "blue"})]
+    file = tmp_path / "new.csv"
+    file.write_text("colour,height,width\npurple,,5\n")
+    numbers, categories = preparation.read(file).inputs
+    assert categories.tolist() == [[0]]  # not known
+    assert numbers[0, 1] == 0  # a missing number counts as the mean
+    assert preparation.read(file).labels is None
+
+
+def test_numbers_may_be_names(tmp_path):
+    file = tmp_path / "t.csv"
+    file.write_text("code,y\n" + "10,a\n20,b\n" * 20)
+    options = DataOptions(target="y", categorical=("code",))
+    preparation = Tabular.learn(file, options).preparation
+    assert preparation.numbers == ()
+    assert set(preparation.categories[0].values) == {"10", "20"}
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["1", "2", "3"] * 10, Classes),
+        ([str(n) for n in range(30)], Quantity),
+        (["0.5", "1.5"] * 15, Quantity),
+        (["yes", "no"] * 15, Classes),
+    ],
+)
+def test_classes_or_a_quantity_is_seen_from_the_target(cells, expected, tmp_path):
+    file = tmp_path / "t.csv"
+    file.write_text("x,y\n" + "".join(f"{n},{cell}\n" for n, cell in enumerate(cells)))
+    assert isinstance(Tabular.learn(file, DataOptions(target="y")).preparation.target, expected)
+
+
+def test_classes_that_are_numbers_are_in_their_order(tmp_path):
+    assert Classes.of(["10", "9", "2"], tmp_path).names == ("2", "9", "10")
+
+
+def test_the_division_holds_back_the_same_share_of_every_class(tmp_path):
+    labels = np.array(["a"] * 80 + ["b"] * 20 + ["c"])
+    train, validation = divide(labels, len(labels), 0.2, tmp_path)
+    assert sorted([*train, *validation]) == list(range(101))
+    assert np.unique(labels[validation], return_counts=True)[1].tolist() == [16, 4]
+    assert "c" in labels[train]
+    assert divide(labels, len(labels), 0.2, tmp_path)[1].tolist() == validation.tolist()
+    assert divide_in_order(20, 0.1, tmp_path)[1].tolist() == [18, 19]
+
+
+def test_defaults_look_at_the_number_of_examples(tmp_path):
+    preparation = Tabular.learn(table(tmp_path / "t.csv"), DataOptions(target="kind")).preparation
+    given = {"format": "ttm", "prior": "half-cauchy", "epochs": None}
+    small, large = (make_spec(preparation, "mlp", size, given) for size in (400, 1_000_000))
+    assert (small.kl_weight, small.batch_size, small.epochs) == (0.2, 32, 250)
+    assert (large.kl_weight, large.batch_size, large.epochs) == (1.0, 128, 3)
+    assert make_spec(preparation, "mlp", 400, {**given, "kl_weight": 1.0}).kl_weight == 1.0
+    assert small.prior == "half-cauchy"
