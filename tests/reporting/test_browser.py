@@ -5,6 +5,7 @@
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,10 +47,36 @@ def folder(tmp_path_factory):
         places = (RESULTS / path if path == "mnist" else RESULTS / f"{path}-seed0.json" for path in others)
         html = make_report(run, [read_run(file) for place in places for file in find_files(place)]).html
         write_page(folder / f"{name}.html", html)
+    write_page(folder / "everything.html", make_report(_with_everything()).html)
     return folder
 
 
-@pytest.fixture(scope="module", params=PAGES)
+def _with_everything():
+    """A run that has also noted λ, the evaluation and calibration, with long names."""
+    run = read_run(RESULTS / "mnist" / "ttm-ard-lu-seed0.json")
+    long = "encoder.layers.11.attention.self.query_projection"
+    history = [
+        {
+            **{key: epoch[key] for key in ("nll", "kl_nats", "beta", "accuracy", "parameters")},
+            "evaluation_nll": 1.01 * epoch["nll"],
+            "evaluation_accuracy": epoch["accuracy"] - 0.001,
+            "ranks": {long: epoch["ranks"]["layer1"]},
+            "variances": {
+                long: [[0.3 / (k + n) for k in range(1, r + 1)] for n, r in enumerate(epoch["ranks"]["layer1"])]
+            },
+        }
+        for epoch in run.record["history"]
+    ]
+    bins = {"count": [5, 20, 900], "confidence": [0.3, 0.6, 0.99], "accuracy": [0.2, 0.65, 0.985]}
+    metrics = {name: dict(scores) for name, scores in run.record["metrics"].items()}
+    metrics["posterior_mean"]["calibration"] = metrics["monte_carlo"]["calibration"] = bins
+    ranks = {when: {long: found["layer1"]} for when, found in run.record["ranks"].items()}
+    data = {"path": "/home/me/photographs", "classes": [f"a rather long name {n}" for n in range(10)]}
+    more = {"history": history, "metrics": metrics, "ranks": ranks, "data": data, "warnings": ["λ was never updated"]}
+    return replace(run, record={**run.record, **more})
+
+
+@pytest.fixture(scope="module", params=[*PAGES, "everything"])
 def name(request):
     return request.param
 

@@ -77,7 +77,7 @@ caption{text-align:left;color:var(--soft);font-size:13px;padding-bottom:6px}
 th,td{text-align:left;padding:7px 14px 7px 0;border-bottom:1px solid var(--line);vertical-align:baseline;
 font-weight:400}
 thead th{color:var(--soft);font-size:13px;border-bottom:1px solid var(--soft)}
-tbody th{font-weight:600}
+tbody th{font-weight:600;min-width:7em;overflow-wrap:anywhere}
 .n{text-align:right;white-space:nowrap}
 .about{color:var(--soft)}
 td.about,th.about{padding-left:14px}

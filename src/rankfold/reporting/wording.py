@@ -89,9 +89,10 @@ def duration(seconds: float) -> str:
         return f"{1000 * seconds:.3g} ms"
     if seconds < 60:
         return f"{seconds:.3g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes_left = divmod(minutes, 60)
-    return f"{hours} h {minutes_left} min" if hours else f"{minutes} min {rest} s"
+    unit, names = (60, "h min") if seconds >= 3600 else (1, "min s")
+    large, small = divmod(round(seconds / unit), 60)
+    first, second = names.split()
+    return f"{large} {first} {small} {second}"
 
 
 def modes(dims: Sequence[int]) -> str:
