@@ -21,7 +21,7 @@ def report(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN...",
+            metavar="RUN",
             help="A result file, the folder of a run such as runs/demo, or a folder of result files; "
             "the page is about the first, and compares it with the others.",
         ),
