@@ -1,19 +1,21 @@
 """What is learned of data comes from the training part alone, and comes back from its file."""
 
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
 import torch
 from jobs.made_up import clicks, images, lines, table
 
+from rankfold.data.words import Corpus
 from rankfold.jobs.criteo import Impressions
 from rankfold.jobs.images import Images
 from rankfold.jobs.job import make_spec, read_preparation, write_preparation
 from rankfold.jobs.preparation import DataOptions, divide, divide_in_order
 from rankfold.jobs.tables import Tabular
 from rankfold.jobs.targets import Classes, Quantity
-from rankfold.jobs.texts import Texts
+from rankfold.jobs.texts import Texts, ordered_words
 
 KINDS = {
     "images": (Images, lambda folder: images(folder / "i"), DataOptions()),
@@ -57,8 +59,26 @@ def test_words_and_categories_of_the_examples_held_back_are_not_known(tmp_path):
     file = lines(tmp_path / "l.txt")
     learned = Texts.learn(file, DataOptions())
     texts = file.read_text().splitlines()
-    trained = {word for n in learned.train for word in texts[n].split("\t")[1].split()}
-    assert set(learned.preparation.words) == trained
+    times = Counter(word for n in learned.train for word in texts[n].split("\t")[1].split())
+    assert set(learned.preparation.words) == {word for word, count in times.items() if count >= 2}
+
+
+def test_words_stand_in_the_order_of_their_odds():
+    random = np.random.default_rng(0)
+    odds = {f"w{n}": n / 20 for n in range(21)}
+    labels = random.integers(2, size=400)
+    texts = [
+        " ".join(word for word, share in odds.items() if random.random() < (share if label else 1 - share) / 2)
+        for label in labels
+    ]
+    corpus = Corpus.of(texts)
+    words = ordered_words(corpus, labels, 2)
+    pairs = [(text.split(), label) for text, label in zip(texts, labels, strict=True)]
+    counts = {word: [sum(word in t for t, y in pairs if y == c) for c in (0, 1)] for word in words}
+    shares = np.array([sum(c[k] for c in counts.values()) for k in (0, 1)]) / sum(map(sum, counts.values()))
+    smoothed = [(counts[word][1] + 10 * shares[1]) / (sum(counts[word]) + 10) for word in words]
+    assert smoothed == sorted(smoothed)
+    assert set(words) == set(odds)
 
 
 def test_columns_are_numbers_or_categories(tmp_path):

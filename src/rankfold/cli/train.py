@@ -78,7 +78,9 @@ def train(
         int | None,
         typer.Option(min=1, help="Examples per step; 128, or fewer where an epoch would have under 8 steps."),
     ] = None,
-    lr: Annotated[float | None, typer.Option(help="Adam's learning rate; 0.002, and 0.001 for dlrm.")] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="Adam's learning rate; 0.002, but 0.005 for text and 0.001 for dlrm.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same run.")] = 0,
     validation_share: Annotated[
         float, typer.Option(help="Share of the examples that is held back and never trained on.")

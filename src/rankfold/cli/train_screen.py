@@ -19,6 +19,7 @@ from rankfold.jobs.targets import Quantity
 Record = dict[str, Any]
 # More ranks than this get a line per layer instead of a bar each.
 _MOST_BARS, _MOST_LAYERS = 16, 14
+_COLLAPSE, _MOST_NAMED = " collapsed: ", 4
 
 
 def screen(run: JobRun) -> RenderableType:
@@ -80,7 +81,14 @@ def hints(result: Record) -> Iterator[str]:
         )
     if result["data"]["num_evaluation"] < 100:
         yield f"Scores from {result['data']['num_evaluation']} examples are rough; a larger --validation-share helps."
-    yield from result["warnings"]
+    collapsed = [warning.split(".tensor")[0] for warning in result["warnings"] if _COLLAPSE in warning]
+    if collapsed:
+        some = ", ".join(collapsed[:_MOST_NAMED]) + (", …" if len(collapsed) > _MOST_NAMED else "")
+        yield (
+            f"The data have shown no use for {some} ({len(collapsed)} of {len(result['ranks']['after'])} layers of "
+            f"factors); they are cut to rank 1. A smaller --kl-weight, or more data, may keep more of them."
+        )
+    yield from (warning for warning in result["warnings"] if _COLLAPSE not in warning)
 
 
 def _score_table(metrics: Record, num_evaluation: int) -> Table:

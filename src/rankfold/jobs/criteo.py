@@ -40,6 +40,8 @@ class Impressions(Preparation):
     described_as: ClassVar[str] = "a file in the Criteo format"
     models: ClassVar[tuple[ModelName, ...]] = ("dlrm",)
     name_of_examples: ClassVar[str] = "line"
+    # as in the DLRM experiments: one pass over the rows, and a learning rate that falls from the first step on
+    settings: ClassVar[Mapping[str, Any]] = {"epochs": 1, "lr": 1e-3, "log_std_lr": 5.0, "warmup": 0.3, "decay": 1.0}
     is_click: ClassVar[bool] = True
 
     lookups: tuple[Lookup, ...]

@@ -33,8 +33,6 @@ _KINDS: tuple[type[Images | Tabular | Texts | Impressions], ...] = (Images, Tabu
 _STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 3000, 3, 300
 # Batches are smaller where an epoch would have fewer steps than this.
 _STEPS_OF_AN_EPOCH, _LARGEST_BATCH = 8, 128
-# As in the DLRM experiments: one pass over the rows, and a learning rate that falls from the first step on.
-_CLICKS: Mapping[str, Any] = {"epochs": 1, "lr": 1e-3, "log_std_lr": 5.0, "warmup": 0.3, "decay": 1.0}
 # From so many examples on the KL weight is 1, the exact objective. With fewer it is √(N / 10,000): the exact one
 # finds no network of this size worth its cost (for 398 rows with 10 columns R² is 0 instead of 0.5).
 FULL_WEIGHT_FROM = 10_000
@@ -117,7 +115,7 @@ def kind_of(data: Path, model: ModelName | None, options: DataOptions) -> type[I
 
 def make_spec(preparation: Preparation, model: ModelName, num_train: int, given: Mapping[str, Any]) -> Spec:
     """The settings of a training: those ``given``, and defaults for a network and a number of examples."""
-    settings = dict(_CLICKS if preparation.is_click else {})
+    settings = dict(preparation.settings)
     settings |= {key: value for key, value in given.items() if value is not None}
     settings["max_rank"] = _starting_rank(preparation.network(model), settings["format"], settings.get("max_rank"))
     settings.setdefault("batch_size", _batch_size(num_train))

@@ -92,6 +92,7 @@ class Preparation(ABC):
         described_as: in messages.
         models: the networks that suit it, the best one first.
         name_of_examples: the heading of the column of predictions that says which example it is.
+        settings: of training, where they differ from those of other data.
         is_click: whether the network gives one logit, that of the second class.
         target: what is predicted.
     """
@@ -100,6 +101,7 @@ class Preparation(ABC):
     described_as: ClassVar[str]
     models: ClassVar[tuple[ModelName, ...]]
     name_of_examples: ClassVar[str]
+    settings: ClassVar[Mapping[str, Any]] = {}
     is_click: ClassVar[bool] = False
     target: Classes | Quantity
 

@@ -15,8 +15,7 @@ from rankfold.jobs.objective import Objective
 from rankfold.jobs.targets import Classes, Quantity
 from rankfold.models.mlp import TableRegressor
 from rankfold.predictive import sampled
-from rankfold.reporting.calibration import calibration_bins
-from rankfold.uncertainty import score
+from rankfold.uncertainty import calibration_bins, score
 
 NUM_SAMPLES = 32
 # 90 % of a normal distribution lie within so many standard deviations of its mean.
