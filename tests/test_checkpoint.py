@@ -107,7 +107,8 @@ def test_an_unpruned_model_loads_into_a_pruned_one(tmp_path, config):
 def test_a_trained_and_pruned_model_loads_and_goes_on_training(tmp_path):
     model = network(rf.TT(5))
     optimizer = torch.optim.Adam(rf.param_groups(model, lr=1e-2))
-    ranks = rf.RankDetermination(model, optimizer, num_data=64, total_steps=30, pruning=rf.Pruning(at=(), simplify_at=()))
+    never = rf.Pruning(at=(), simplify_at=())
+    ranks = rf.RankDetermination(model, optimizer, num_data=64, total_steps=30, pruning=never)
     x, y = torch.randn(64, 24), torch.randint(6, (64,))
     for _ in range(30):
         (F.cross_entropy(model(x), y) + ranks.kl()).backward()

@@ -8,6 +8,7 @@ ECE and AUROC come from torchmetrics: pip install 'rankfold[experiments]'.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -52,6 +53,21 @@ class Predictions:
     probabilities: Tensor
     entropy: Tensor
     mutual_information: Tensor
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Examples by confidence: how many, their mean confidence, and the share of right answers."""
+
+    count: Sequence[int]
+    confidence: Sequence[float]
+    accuracy: Sequence[float]
+
+    @property
+    def error(self) -> float:
+        """Expected calibration error: Σ_b n_b/N · |accuracy_b − confidence_b|."""
+        gaps = (n * abs(a - c) for n, c, a in zip(self.count, self.confidence, self.accuracy, strict=True))
+        return sum(gaps) / sum(self.count)
 
 
 def score(probabilities: Tensor, labels: Tensor) -> Scores:
@@ -99,6 +115,21 @@ def calibration_error(probabilities: Tensor, labels: Tensor) -> float:
     # rounding has put above 1 for a sign that all of them are logits
     p = p.clamp(max=_BELOW_ONE)
     return float(multiclass_calibration_error(p, y, num_classes=p.shape[1], n_bins=NUM_BINS, norm="l1"))
+
+
+def calibration_bins(probabilities: Tensor, labels: Tensor) -> Bins:
+    """Examples (N, C) with labels (N,) by their largest probability, in 15 bins of equal width.
+
+    >>> calibration_bins(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 0])).count[12:14]
+    [1, 1]
+    """
+    confidence, guess = probabilities.detach().cpu().double().max(1)
+    right = (guess == labels.cpu()).double()
+    index = (confidence * NUM_BINS).long().clamp(max=NUM_BINS - 1)  # the last bin includes 1
+    counts = torch.bincount(index, minlength=NUM_BINS)
+    sums = (torch.zeros(NUM_BINS, dtype=torch.float64).index_add_(0, index, values) for values in (confidence, right))
+    means = [(total / counts.clamp(min=1)).tolist() for total in sums]
+    return Bins(counts.tolist(), *means)
 
 
 def ood_auroc(inside: Tensor, outside: Tensor) -> float:

@@ -6,7 +6,6 @@ import torch
 from PIL import Image
 from report_pages import axis, parse, points
 
-from rankfold.reporting.calibration import calibration_bins
 from rankfold.reporting.drawings import (
     Bins,
     Dot,
@@ -18,7 +17,7 @@ from rankfold.reporting.drawings import (
     squares,
     strip_chart,
 )
-from rankfold.uncertainty import calibration_error
+from rankfold.uncertainty import calibration_bins, calibration_error
 
 
 def test_areas_of_squares_are_in_proportion():

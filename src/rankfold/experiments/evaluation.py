@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rankfold.bayesian_tensor import tensors_of
 from rankfold.experiments.task import Data, Examples
 from rankfold.predictive import sampled
-from rankfold.uncertainty import Predictions, ood_auroc, predictive_statistics, score
+from rankfold.uncertainty import Predictions, calibration_bins, ood_auroc, predictive_statistics, score
 
 NUM_SAMPLES = 32
 NUM_DRAWS_OF_ONE = 200  # of the hardest example, enough for a density
@@ -30,6 +30,7 @@ def _scores(model: nn.Module, data: Data, samples: int) -> dict[str, Any]:
     """Scores on the evaluation examples, and AUROC of two measures of uncertainty against unfamiliar ones."""
     inside = _statistics(model, data.evaluation.inputs, samples)
     scores: dict[str, Any] = asdict(score(inside.probabilities, data.evaluation.labels))
+    scores["calibration"] = asdict(calibration_bins(inside.probabilities, data.evaluation.labels))
     scores["auroc_entropy"] = scores["auroc_mutual_information"] = None
     if data.unfamiliar is not None:
         outside = _statistics(model, data.unfamiliar, samples)

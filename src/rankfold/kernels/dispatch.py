@@ -1,8 +1,8 @@
 """Rows of an embedding table held as factors: Triton kernels where they can run, plain torch otherwise.
 
-Kernels run on the devices of ``launch.DEVICES`` in float32 and bfloat16, when Triton is installed, the sizes fit its registers and no
-deterministic algorithms are asked for: they add gradients atomically, in an order that changes from run to
-run. The plain path, :meth:`TensorFormat.rows`, is their twin everywhere else.
+Kernels run on the devices of ``launch.DEVICES`` in float32 and bfloat16, when Triton is installed, the sizes fit
+its registers and no deterministic algorithms are asked for: they add gradients atomically, in an order that
+changes from run to run. The plain path, :meth:`TensorFormat.rows`, is their twin everywhere else.
 """
 
 from __future__ import annotations

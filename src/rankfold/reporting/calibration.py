@@ -5,29 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from rankfold.reporting.drawings import Bins
 from rankfold.reporting.run import Run
-from rankfold.uncertainty import NUM_BINS, predictive_statistics
+from rankfold.uncertainty import Bins, calibration_bins, predictive_statistics
 
 _SAMPLES = 32
 _KEYS = ("count", "confidence", "accuracy")
-
-
-def calibration_bins(probabilities: Tensor, labels: Tensor) -> Bins:
-    """Examples (N, C) with labels (N,) by their largest probability, in 15 bins of equal width.
-
-    >>> calibration_bins(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 0])).count[12:14]
-    [1, 1]
-    """
-    confidence, guess = probabilities.detach().cpu().double().max(1)
-    right = (guess == labels.cpu()).double()
-    index = (confidence * NUM_BINS).long().clamp(max=NUM_BINS - 1)  # the last bin includes 1
-    counts = torch.bincount(index, minlength=NUM_BINS)
-    sums = (torch.zeros(NUM_BINS, dtype=torch.float64).index_add_(0, index, values) for values in (confidence, right))
-    means = [(total / counts.clamp(min=1)).tolist() for total in sums]
-    return Bins(counts.tolist(), *means)
 
 
 def bins_of(run: Run, folder: Path | None) -> dict[str, Bins]:

@@ -14,6 +14,7 @@ from rankfold.reporting.charts import HEIGHT, LEFT, TOP, WIDTH, label, spread, s
 from rankfold.reporting.markup import Html, element, join
 from rankfold.reporting.scales import Scale, scale_of
 from rankfold.reporting.wording import count
+from rankfold.uncertainty import Bins
 
 _LARGEST = 168.0  # side of the largest square
 
@@ -85,22 +86,6 @@ def _strip(strip: Strip, x: Scale, top: float, height: float) -> Html:
 
 
 # Calibration ------------------------------------------------------------------------------------------
-
-
-@final
-@dataclass(frozen=True)
-class Bins:
-    """Examples by confidence: how many, their mean confidence, and the share of right answers."""
-
-    count: Sequence[int]
-    confidence: Sequence[float]
-    accuracy: Sequence[float]
-
-    @property
-    def error(self) -> float:
-        """Expected calibration error: Σ_b n_b/N · |accuracy_b − confidence_b|."""
-        gaps = (n * abs(a - c) for n, c, a in zip(self.count, self.confidence, self.accuracy, strict=True))
-        return sum(gaps) / sum(self.count)
 
 
 def calibration_diagram(bins: Bins, description: str) -> Html:

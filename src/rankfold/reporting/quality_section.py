@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rankfold.reporting.drawings import Bins, Strip, calibration_diagram, picture, strip_chart
+from rankfold.reporting.drawings import Strip, calibration_diagram, picture, strip_chart
 from rankfold.reporting.layers_section import Column, table
 from rankfold.reporting.markup import Html, element, join
 from rankfold.reporting.run import Run
 from rankfold.reporting.training_section import figure
 from rankfold.reporting.wording import PREDICTIONS, SCORES, count, number, percent, score
+from rankfold.uncertainty import Bins
 
 _LEAST_SHOWN = 0.005  # of probability, in any draw; a label below it is left out
 _MOST_SHOWN = 12
