@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import signal
+import sys
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 import rankfold as rf
 from rankfold.architecture import Architecture, rebuild
+from rankfold.cli import app as entry
 from rankfold.cli.main import app
 from rankfold.experiments import training
 from rankfold.jobs.job import read_preparation
@@ -348,3 +350,20 @@ def test_a_model_that_learned_nothing_is_told_so(tmp_path):
     useless = metrics["posterior_mean"]["accuracy"] <= metrics["baseline"]["accuracy"]
     assert useless == ("no better than always answering" in result.output)
     assert "are rough" in result.output
+
+
+@pytest.mark.parametrize(
+    ("missing", "extra"), [("pyarrow", "parquet"), ("PIL", "experiments"), ("torchmetrics", "experiments")]
+)
+def test_what_is_not_installed_is_named_before_training(missing, extra, tmp_path, monkeypatch):
+    data = {"pyarrow": tmp_path / "t.parquet", "PIL": tmp_path / "photos"}.get(missing, tmp_path / "t.csv")
+    images(tmp_path / "photos")
+    table(tmp_path / "t.csv")
+    (tmp_path / "t.parquet").write_bytes(b"PAR1")
+    for name in [n for n in sys.modules if n.split(".")[0] == missing]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.setattr(sys, "argv", ["rankfold", "train", str(data), "--out", str(tmp_path / "run")])
+    with pytest.raises(SystemExit, match=rf"needs {missing}; install it with: pip install 'rankfold\[{extra}\]'"):
+        entry()
+    assert not (tmp_path / "run").exists()
