@@ -1,6 +1,6 @@
 """Classify handwritten digits with an exported model: numpy and onnxruntime, no torch, no rankfold.
 
-    python classify.py model.onnx
+python classify.py model.onnx
 """
 
 from __future__ import annotations
