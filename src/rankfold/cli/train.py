@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -216,9 +217,8 @@ def _train(run: JobRun, output: _Output) -> None:
 
 
 def _watched(run: JobRun, output: _Output, console: Console, live: bool) -> Record:
-    with stop_requests() as requests, Live(console=console, auto_refresh=False) as display:
-        watcher = Watcher(lambda record: output.show(run, console, display if live else None), lambda: bool(requests))
-        return run.train(watcher)
+    with stop_requests() as requests, Live(console=console, auto_refresh=False) if live else nullcontext() as display:
+        return run.train(Watcher(lambda record: output.show(run, console, display), lambda: bool(requests)))
 
 
 def _say_stopped(run: JobRun, output: _Output, console: Console, stop: BaseException) -> None:

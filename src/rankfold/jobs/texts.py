@@ -1,9 +1,11 @@
 """Labelled lines of text: words as rows of a table, in the manner of fastText.
 
 Words stand in the order of the class they speak for, by the labels of the training part. Where neighbours mean
-alike, a table has low ranks: on 3,600 reviews ranks fall to 11, 1, 1 at an accuracy of 84 %, while in the order of
-their frequency no rank is given up, and 82 % are reached. A word that is seen rarely stands near those that speak for
-no class.
+alike, a table has low ranks. Of 400 reviews from IMDB, after training on 3,600, this gets 84 % right at ranks 11, 1, 1
+and KL weight 0.6; in the order of frequency it was 82 % at ranks 14, 20, 20 and KL weight 0.1.
+
+The order has seen the labels, and of a rare word it knows by heart the few texts it was in. So rare words are left
+out, and others that are not frequent stand near those that speak for no class.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from rankfold.models.ngram import NgramClassifier
 LONGEST_TEXT = 400
 MOST_WORDS = 25_000
 EMBEDDING_DIM = 32
-# A word seen once cannot be told from any other.
-_MIN_COUNT = 2
+# Words seen less often are left out; where texts are few, more words are kept.
+_MIN_COUNT, _MIN_COUNT_OF_FEW, _FEW_TEXTS = 5, 2, 1000
 # The evidence of so many words is needed to outweigh the shares of the classes.
 _PRIOR_COUNT = 10.0
 
@@ -67,7 +69,7 @@ class Texts(Preparation):
         labels = target.encode([lines.labels[n] for n in train], str).numpy()
         words = ordered_words(corpus, labels, len(target.names))
         if not words:
-            raise DamagedData(f"{path}: no word occurs twice in the texts; words are made of letters and digits")
+            raise DamagedData(f"{path}: no word occurs often enough in the texts; words are made of letters and digits")
         preparation = cls(target, words, int(corpus.sizes(LONGEST_TEXT).max()))
         return Learned(preparation, preparation._encode(lines), train, validation)
 
@@ -111,9 +113,9 @@ def ordered_words(corpus: Corpus, labels: NDArray[np.int64], num_classes: int) -
     lift = (counts + _PRIOR_COUNT * shares) / (counts.sum(1, keepdims=True) + _PRIOR_COUNT) / np.maximum(shares, 1e-12)
     best, strength = lift.argmax(1), lift.max(1)
     order = np.lexsort((np.where(best % 2 == 0, -strength, strength), best))
-    frequent = vocabulary(corpus, MOST_WORDS)
-    total = counts.sum(1)
-    return tuple(corpus.words[n] for n in order if total[n] >= _MIN_COUNT and corpus.words[n] in frequent)
+    frequent, total = vocabulary(corpus, MOST_WORDS), counts.sum(1)
+    least = _MIN_COUNT if len(corpus) >= _FEW_TEXTS else _MIN_COUNT_OF_FEW
+    return tuple(corpus.words[n] for n in order if total[n] >= least and corpus.words[n] in frequent)
 
 
 def _counts_by_class(corpus: Corpus, labels: NDArray[np.int64], num_classes: int) -> NDArray[np.float64]:
