@@ -343,6 +343,15 @@ def test_new_data_that_do_not_fit_are_refused(finished, tmp_path):
     assert not (tmp_path / "p.csv").exists()
 
 
+def test_training_that_fails_says_what_to_try(tmp_path):
+    data, options = data_of("classes", tmp_path)
+    result = run("train", data, *options, "--epochs", 3, "--lr", 1e6, "--out", tmp_path / "run")
+    assert result.exit_code == 1
+    assert "became NaN or infinite" in result.output
+    assert "try --lr 2.5e+05, in another folder" in result.output
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
 def test_a_model_that_learned_nothing_is_told_so(tmp_path):
     data, options = data_of("classes", tmp_path)
     result = run("train", data, *options, "--epochs", 1, "--lr", 1e-9, "--quiet", "--out", tmp_path / "run")

@@ -45,12 +45,17 @@ def test_mixed_or_large_images_become_squares(mode, size, expected, tmp_path):
 
 
 def test_a_tall_image_keeps_its_orientation(tmp_path):
-    values = np.zeros((6, 4), np.uint8)
-    values[5] = 255
+    values = np.zeros((16, 10), np.uint8)
+    values[15] = 255
     Image.fromarray(values).save(tmp_path / "x.png")
     folder = read_folder(tmp_path)
-    assert common_shape(folder) == ImageShape(1, 6, 4)
-    assert np.array_equal(pixels(folder.files, ImageShape(1, 6, 4))[0, 0], values)
+    assert common_shape(folder) == ImageShape(1, 16, 10)
+    assert np.array_equal(pixels(folder.files, ImageShape(1, 16, 10))[0, 0], values)
+
+
+def test_tiny_images_are_enlarged(tmp_path):
+    Image.new("L", (3, 20)).save(tmp_path / "x.png")
+    assert common_shape(read_folder(tmp_path)) == ImageShape(1, 20, 8)
 
 
 def test_what_is_wrong_is_named(tmp_path):

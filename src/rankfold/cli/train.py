@@ -211,7 +211,9 @@ def _train(run: JobRun, output: _Output) -> None:
         _say_stopped(run, output, console, stop)
         raise typer.Exit(INTERRUPTED) from None
     except NumericalFault as error:
-        Console(stderr=True).print(f"error: {error}; try a smaller --lr", style="red", markup=False, soft_wrap=True)
+        what = str(error).partition(". ")[0]
+        remedy = f"try --lr {run.job.spec.lr / 4:.2g}, in another folder (--out)"
+        Console(stderr=True).print(f"error: {what}; {remedy}", style="red", markup=False, soft_wrap=True)
         raise typer.Exit(FAILED) from error
     _say_result(run, result, output, console)
 

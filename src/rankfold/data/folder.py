@@ -19,6 +19,8 @@ from rankfold.data.errors import DamagedData, MissingData
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 # Images that are larger, or not all of one size, become squares of so many pixels.
 LARGEST = 64
+# Smaller ones are enlarged: a network that halves an image three times needs so many pixels.
+SMALLEST = 8
 _GRAY = ("1", "L", "LA", "I", "I;16", "F")
 
 
@@ -84,7 +86,7 @@ def common_shape(folder: ImageFolder) -> ImageShape:
     width, height = next(iter(sizes)) if len(sizes) == 1 else (LARGEST, LARGEST)
     if max(width, height) > LARGEST:
         width = height = LARGEST
-    return ImageShape(1 if modes.issubset(_GRAY) else 3, height, width)
+    return ImageShape(1 if modes.issubset(_GRAY) else 3, max(height, SMALLEST), max(width, SMALLEST))
 
 
 def pixels(files: Sequence[Path], shape: ImageShape) -> NDArray[np.uint8]:
