@@ -108,8 +108,17 @@ def _results_grid(rows: Sequence[Row]) -> Grid:
         "Accuracy and size: posterior mean, mean ± standard deviation over seeds",
         ("format", "method", *headings),
         tuple((*_names(row), *_our_cells(row), *_paper_cells(row, corrections)) for row in rows),
-        notes=tuple(f"{_mark(n)} {correction}" for n, correction in enumerate(corrections)),
+        notes=(*(f"{_mark(n)} {correction}" for n, correction in enumerate(corrections)), *_training_times(rows)),
     )
+
+
+def _training_times(rows: Sequence[Row]) -> Iterator[str]:
+    """How long the runs took, device by device."""
+    times: dict[str, list[float]] = {}
+    for result in (result for row in rows for result in row.results if "timing" in result):
+        times.setdefault(result["device"]["name"], []).append(result["timing"]["training_seconds"])
+    for device, seconds in times.items():
+        yield f"{len(seconds)} runs on {device}: {min(seconds):.0f} to {max(seconds):.0f} s of training each"
 
 
 def _names(row: Row) -> tuple[str, str]:
@@ -188,7 +197,7 @@ def _targets_grid(summary: Summary) -> Grid:
 def _shown(average: Average | None, digits: str) -> str:
     if average is None:
         return _NOTHING
-    return f"{average.mean:{digits}}" + (f" ± {average.std:{digits}}" if average.std is not None else "")
+    return f"{average.mean:{digits}}" + (f" ± {average.std:{digits}}" if average.std else "")
 
 
 def _mark(number: int) -> str:
