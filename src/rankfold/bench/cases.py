@@ -5,23 +5,29 @@ The same shapes and ranks go to both tensor libraries, as far as each can repres
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.optim import SGD
 
 from rankfold.bench import tensorly_peer as peer
-from rankfold.bench.contender import BAYESIAN, DENSE, FIXED, Case, Contender
+from rankfold.bench.contender import BAYESIAN, DENSE, DENSE_WITH_SGD, FIXED, Case, Contender
 from rankfold.config import CP, TT, TTM, Inference, TensorConfig, Tucker
 from rankfold.layers import Conv2d, Embedding, Linear
 
 TABLE_ROWS, TABLE_COLUMNS = 10_131_227, 128
 TABLE_DIMS = (200, 220, 250)  # 11,000,000 rows, padding included
+FETCHED = (2_048, 65_536)
 CHANNELS, KERNEL, IMAGE = 128, 3, 32
-# On the CPU a dense table of that size takes 5 GB, and a second time that for a dense gradient.
+# On the CPU a dense table of that size takes 5 GB.
 DENSE_TABLE_HINT = "5 GB; add --dense-table to time it"
+
+FORMATS = ("CP", "Tucker", "TT", "TTM")
+Skew = Literal["uniform", "skewed"]
 
 
 @dataclass(frozen=True)
@@ -32,29 +38,39 @@ class Sizes:
     images: int
 
     @classmethod
-    def for_device(cls, device: torch.device, batch: int | None = None) -> Sizes:
-        if device.type == "cuda":
+    def for_device(cls, device: torch.device, batch: int | None = None, full: bool = False) -> Sizes:
+        if device.type == "cuda" or full:
             return cls(batch or 4096, 128)
         return cls(batch or 512, 16)
 
 
 def all_cases(sizes: Sizes, dense_table: bool) -> list[Case]:
     """Every case, at these batch sizes; ``dense_table`` allows the dense table's memory."""
+    return [*linear_cases(sizes), *embedding_cases(dense_table), conv_case(sizes.images)]
+
+
+def with_formats(case: Case, formats: Sequence[str]) -> Case:
+    """The case with the dense layer and these formats alone."""
+    return replace(case, contenders=tuple(c for c in case.contenders if c.format in ("dense", *formats)))
+
+
+def linear_cases(sizes: Sizes, tf32: bool = False) -> list[Case]:
+    """A small layer and two large ones; ``tf32`` adds the large ones at that precision."""
     pairs = ((28, 28), (16, 32))
-    return [
-        linear_case(784, 512, 128, pairs, TTM(20, in_dims=pairs[0], out_dims=pairs[1]), train_rank=20),
-        linear_case(
-            1024,
-            4096,
-            sizes.large_linear,
-            ((32, 32), (64, 64)),
-            TTM(32, in_dims=(8, 8, 16), out_dims=(16, 16, 16)),
-            train_rank=32,
-        ),
-        embedding_case(2_048, dense_table),
-        embedding_case(65_536, dense_table),
-        conv_case(sizes.images),
-    ]
+    ttm = TTM(20, in_dims=pairs[0], out_dims=pairs[1])
+    small = linear_case(784, 512, 128, pairs, ttm, train_rank=20)
+    ttm = TTM(32, in_dims=(8, 8, 16), out_dims=(16, 16, 16))
+    wide = linear_case(1024, 4096, sizes.large_linear, ((32, 32), (64, 64)), ttm, train_rank=32)
+    ttm = TTM(32, in_dims=(16, 16, 16), out_dims=(16, 16, 16))
+    square = linear_case(4096, 4096, sizes.large_linear, ((64, 64), (64, 64)), ttm, train_rank=32)
+    lowered = [replace(case, name=f"{case.name}, TF32", tf32=True) for case in (wide, square)] if tf32 else []
+    return [small, wide, square, *lowered]
+
+
+def embedding_cases(dense_table: bool) -> list[Case]:
+    """Few and many rows, asked for evenly and unevenly."""
+    skews: tuple[Skew, ...] = ("uniform", "skewed")
+    return [embedding_case(rows, dense_table, skew) for rows in FETCHED for skew in skews]
 
 
 def linear_case(
@@ -85,7 +101,7 @@ def linear_case(
     )
 
 
-def embedding_case(rows: int, dense_table: bool) -> Case:
+def embedding_case(rows: int, dense_table: bool, skew: Skew = "skewed") -> Case:
     """Fetching ``rows`` rows of a table of ten million."""
     columns = (TABLE_COLUMNS,)
     configs: list[TensorConfig] = [
@@ -101,18 +117,25 @@ def embedding_case(rows: int, dense_table: bool) -> Case:
     def dense() -> nn.Module:  # a dense gradient of the table would cost another 5 GB and all the time
         return nn.Embedding(TABLE_ROWS, TABLE_COLUMNS, sparse=True)
 
-    def indices(device: torch.device) -> Tensor:  # few rows are asked for often, many seldom
-        return (TABLE_ROWS * torch.rand(rows, dtype=torch.float64) ** 4).long().to(device)
-
+    hint = None if dense_table else DENSE_TABLE_HINT
     return Case(
-        f"Embedding {TABLE_ROWS:,} × {TABLE_COLUMNS}, {rows:,} rows",
-        indices,
+        f"Embedding {TABLE_ROWS:,} × {TABLE_COLUMNS}, {rows:,} rows, {skew}",
+        partial(_indices, rows, skew),
         (
-            Contender(DENSE, "dense", dense, None if dense_table else DENSE_TABLE_HINT),
+            # its sparse gradient is of use only to an optimizer, and waits for the device
+            Contender(DENSE_WITH_SGD, "dense", dense, hint, optimizer=partial(SGD, lr=0.1), capturable=False),
             *peer.embedding_contenders(configs),
             *_own_contenders(ours, configs),
         ),
     )
+
+
+def _indices(rows: int, skew: Skew, device: torch.device) -> Tensor:
+    """Rows of the table: all equally often, or the n-th about 1/n as often as the first (Zipf)."""
+    share = torch.rand(rows, dtype=torch.float64)
+    # P(index < n) = log(n + 1) / log(rows + 1)
+    index = TABLE_ROWS * share if skew == "uniform" else (TABLE_ROWS + 1.0) ** share - 1.0
+    return index.long().clamp(max=TABLE_ROWS - 1).to(device)
 
 
 def conv_case(batch: int) -> Case:

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from rankfold.bench.contender import FIXED, Case, Contender
+from rankfold.bench.ceilings import Ceilings, forward_work, matmul_precision, training_work
+from rankfold.bench.contender import FIXED, TENSORLY, Case, Contender
+from rankfold.bench.graph import captured
 from rankfold.bench.measure import Call, Timing, peak_memory, time_calls
 
 
 @dataclass(frozen=True)
 class Row:
-    """One contender in one case; without figures, ``note`` says why."""
+    """One contender in one case; without figures, ``note`` says why.
+
+    Attributes:
+        forward_graph, forward_backward_graph: the same calls as CUDA graphs.
+        extra_bytes: peak of forward + backward beyond parameters, input and the output's gradient.
+        floor_forward_ms, floor_ms: the least time of forward and of forward + backward on this device.
+    """
 
     case: str
     library: str
@@ -24,77 +33,121 @@ class Row:
     forward_backward: Timing | None = None
     extra_bytes: int | None = None
     note: str | None = None
+    forward_graph: Timing | None = None
+    forward_backward_graph: Timing | None = None
+    floor_forward_ms: float | None = None
+    floor_ms: float | None = None
 
 
-def run_case(case: Case, device: torch.device, repeat: int) -> Iterator[Row]:
-    """Measure every contender of a case, in turns."""
+@dataclass(frozen=True)
+class Ready:
+    """A contender with its layer on the device."""
+
+    contender: Contender
+    layer: nn.Module
+    x: Tensor
+
+    def inference(self) -> Call:
+        """Forward in eval mode, without gradients."""
+
+        def call() -> None:
+            with torch.no_grad():
+                self.layer(self.x)
+
+        self.layer.eval()
+        return call
+
+    def training(self) -> Call:
+        """Forward, backward, the optimizer if it takes part, and dropping the gradients as ``zero_grad()`` does."""
+        make = self.contender.optimizer
+        optimizer = None if make is None else make(self.layer.parameters())
+        self.layer.train()
+        with torch.no_grad():
+            upstream = torch.randn_like(self.layer(self.x))
+
+        def call() -> None:
+            self.layer(self.x).backward(upstream)
+            if optimizer is not None:
+                optimizer.step()
+            for tensor in (self.x, *self.layer.parameters()):
+                tensor.grad = None
+
+        return call
+
+    def floors(self, ceilings: Ceilings, tf32: bool) -> tuple[float | None, float | None]:
+        """Of forward and of forward + backward; ``None`` for a peer whose work cannot be counted."""
+        try:
+            works = forward_work(self.layer, self.x), training_work(self.layer, self.x)
+        except Exception:  # its code looks at values, and on the meta device there are none
+            if self.contender.library.startswith("rankfold"):
+                raise
+            return None, None
+        return ceilings.floor_ms(works[0], tf32), ceilings.floor_ms(works[1], tf32)
+
+
+def run_case(case: Case, device: torch.device, repeat: int, ceilings: Ceilings | None = None) -> Iterator[Row]:
+    """Measure every contender of a case, in turns; with ``ceilings``, beside the least time it takes."""
     torch.manual_seed(0)
     x = case.make_input(device)
-    ready: dict[str, tuple[Contender, nn.Module]] = {}
-    for contender in case.contenders:
-        layer = contender.skipped or _prepare(contender, x, device)
-        if isinstance(layer, str):
-            yield Row(case.name, contender.library, contender.format, note=layer)
-        else:
-            ready[contender.name] = (contender, layer)
-    forward = _timed(ready, _inference, x, device, repeat)
-    both = _timed(ready, _training, x, device, repeat)
-    for name, (contender, layer) in ready.items():
+    ready: dict[str, Ready] = {}
+    with matmul_precision(case.tf32):
+        for contender in case.contenders:
+            found = contender.skipped or prepare(contender, x, device)
+            if isinstance(found, str):
+                yield Row(case.name, contender.library, contender.format, note=found)
+            else:
+                ready[contender.name] = found
+        yield from _measured(case, ready, device, repeat, ceilings)
+
+
+def _measured(
+    case: Case, ready: Mapping[str, Ready], device: torch.device, repeat: int, ceilings: Ceilings | None
+) -> Iterator[Row]:
+    forward, forward_graph = _timed(ready, Ready.inference, device, repeat)
+    both, both_graph = _timed(ready, Ready.training, device, repeat)
+    for name, one in ready.items():
+        floors = (None, None) if ceilings is None else one.floors(ceilings, case.tf32)
         yield Row(
             case.name,
-            contender.library,
-            contender.format,
-            parameters=sum(p.numel() for p in layer.parameters()),
+            one.contender.library,
+            one.contender.format,
+            parameters=sum(p.numel() for p in one.layer.parameters()),
             forward=forward[name],
             forward_backward=both[name],
-            extra_bytes=peak_memory(_training(layer, x), device),
+            extra_bytes=peak_memory(one.training(), device),
+            forward_graph=forward_graph.get(name),
+            forward_backward_graph=both_graph.get(name),
+            floor_forward_ms=floors[0],
+            floor_ms=floors[1],
         )
 
 
-def _prepare(contender: Contender, x: Tensor, device: torch.device) -> nn.Module | str:
-    """The layer on the device, or the reason why it cannot run there."""
+def prepare(contender: Contender, x: Tensor, device: torch.device) -> Ready | str:
+    """The layer on the device, run once, or the reason why it cannot run there."""
+    peer = contender.library.startswith(TENSORLY)
     try:
-        layer = contender.build().to(device)
-        _training(layer, x)()
-        _inference(layer, x)()
+        with nullcontext() if peer else device:  # a large table is made where it is needed
+            layer = contender.build().to(device)
+        ready = Ready(contender, layer, x)
+        ready.training()()
+        ready.inference()()
     except Exception as error:  # a peer's failure is a result, not an end to the comparison
         if contender.library.startswith("rankfold"):
             raise
         return f"fails: {type(error).__name__}: {str(error).splitlines()[0][:80]}"
-    return layer
+    return ready
 
 
 def _timed(
-    ready: dict[str, tuple[Contender, nn.Module]],
-    make_call: Callable[[nn.Module, Tensor], Call],
-    x: Tensor,
-    device: torch.device,
-    repeat: int,
-) -> dict[str, Timing]:
-    return time_calls({name: make_call(layer, x) for name, (_, layer) in ready.items()}, device, repeat)
-
-
-def _inference(layer: nn.Module, x: Tensor) -> Call:
-    def call() -> None:
-        with torch.no_grad():
-            layer(x)
-
-    layer.eval()
-    return call
-
-
-def _training(layer: nn.Module, x: Tensor) -> Call:
-    """Forward, backward, and dropping the gradients again as ``zero_grad()`` does."""
-    layer.train()
-    with torch.no_grad():
-        upstream = torch.randn_like(layer(x))
-
-    def call() -> None:
-        layer(x).backward(upstream)
-        for tensor in (x, *layer.parameters()):
-            tensor.grad = None
-
-    return call
+    ready: Mapping[str, Ready], make_call: Callable[[Ready], Call], device: torch.device, repeat: int
+) -> tuple[dict[str, Timing], dict[str, Timing]]:
+    """As they are, and on CUDA as graphs where that can be."""
+    calls = {name: make_call(one) for name, one in ready.items()}
+    eager = time_calls(calls, device, repeat)
+    if device.type != "cuda":
+        return eager, {}
+    graphs = {name: captured(call) for name, call in calls.items() if ready[name].contender.capturable}
+    return eager, time_calls(graphs, device, repeat)
 
 
 def speedups(rows: Sequence[Row], over: str) -> dict[tuple[str, str], tuple[float, float]]:

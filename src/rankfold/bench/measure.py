@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -35,8 +36,17 @@ class Timing:
     rounds: int
 
 
-def time_calls(calls: Mapping[str, Call], device: torch.device, repeat: int) -> dict[str, Timing]:
-    """Time every call ``repeat`` times, in turns."""
+def time_calls(
+    calls: Mapping[str, Call], device: torch.device, repeat: int, *, inner: int = 1, pause_seconds: float = 0.0
+) -> dict[str, Timing]:
+    """Time every call ``repeat`` times, in turns.
+
+    Args:
+        inner: a very short call is timed so many times in a row, and the time divided by it.
+        pause_seconds: between two contenders.
+    """
+    if inner > 1:
+        calls = {name: _in_a_row(call, inner) for name, call in calls.items()}
     clock = _cuda_milliseconds if device.type == "cuda" else _cpu_milliseconds
     for call in calls.values():
         for _ in range(WARMUP_ROUNDS):
@@ -45,8 +55,17 @@ def time_calls(calls: Mapping[str, Call], device: torch.device, repeat: int) -> 
     for taken in range(repeat):
         for name, call in calls.items():
             if taken < MIN_ROUNDS or sum(times[name]) < 1e3 * PATIENCE_SECONDS:
+                time.sleep(pause_seconds)
                 times[name].append(clock(call))
-    return {name: _summary(values) for name, values in times.items()}
+    return {name: _summary([value / inner for value in values]) for name, values in times.items()}
+
+
+def _in_a_row(call: Call, times: int) -> Call:
+    def calls() -> None:
+        for _ in range(times):
+            call()
+
+    return calls
 
 
 def peak_memory(call: Call, device: torch.device) -> int:
@@ -84,14 +103,27 @@ def _cuda_peak(call: Call, device: torch.device) -> int:
     return torch.cuda.max_memory_allocated(device) - before
 
 
-def _cpu_peak(call: Call) -> int:
+def kernel_launches(call: Call) -> int | None:
+    """How many kernels the call starts on CUDA, as the profiler saw them; ``None`` if it saw nothing."""
+    events = _profiled(call, [ProfilerActivity.CPU, ProfilerActivity.CUDA])
+    return sum("LaunchKernel" in event.name() for event in events) or None
+
+
+def _profiled(call: Call, activities: list[ProfilerActivity], profile_memory: bool = False) -> list[Any]:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler announces itself otherwise
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+    with profile(activities=activities, profile_memory=profile_memory) as record:
         call()
+        if ProfilerActivity.CUDA in activities:
+            torch.cuda.synchronize()
     kineto = record.profiler
     if kineto is None or kineto.kineto_results is None:
-        raise RuntimeError("torch's profiler returned no record; memory cannot be measured")
-    changes = [event for event in kineto.kineto_results.events() if event.name() == "[memory]"]
+        raise RuntimeError("torch's profiler returned no record; nothing can be counted")
+    return list(kineto.kineto_results.events())
+
+
+def _cpu_peak(call: Call) -> int:
+    events = _profiled(call, [ProfilerActivity.CPU], profile_memory=True)
+    changes = [event for event in events if event.name() == "[memory]"]
     held = peak = 0
     for event in sorted(changes, key=lambda event: event.start_ns()):
         held += event.nbytes()

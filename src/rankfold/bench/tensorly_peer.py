@@ -67,7 +67,7 @@ def _contenders(
     for config in configs if installed_version() else ():
         for implementation in implementations:
             label = f"{TENSORLY}, {implementation}"
-            yield Contender(label, type(config).__name__, partial(build, config, implementation))
+            yield Contender(label, type(config).__name__, partial(build, config, implementation), capturable=False)
 
 
 def _linear(config: TensorConfig, implementation: str) -> nn.Module:

@@ -2,109 +2,221 @@
 
 from __future__ import annotations
 
-import json
-import platform
-from dataclasses import asdict
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, TypeVar
 
-import torch
 import typer
-from rich.console import Console
 from rich.text import Text
 
-import rankfold
-from rankfold.bench.cases import Sizes, all_cases
-from rankfold.bench.layers import Row, run_case
+from rankfold.bench.cases import Sizes, all_cases, conv_case, embedding_cases, linear_cases, with_formats
+from rankfold.bench.contender import Case
+from rankfold.bench.inference import all_settings, networks, run_inference
+from rankfold.bench.layers import run_case
+from rankfold.bench.memory import embedding_memory_cases, run_dlrm, run_embedding
+from rankfold.bench.networks import found_ranks
+from rankfold.bench.step import run_steps
 from rankfold.bench.tensorly_peer import MISSING, installed_version
-from rankfold.cli.bench_table import case_table, summary_table
+from rankfold.cli.bench_run import Job, Session, chosen_formats, chosen_numbers
+from rankfold.cli.bench_table import summary_table
 
-FILE_WIDTH = 160  # more than the widest table needs
+bench = typer.Typer(
+    help="Time and weigh rankfold beside torch.nn and tensorly-torch, on the same work in one run.",
+    no_args_is_help=True,
+)
 
-bench = typer.Typer(help="Time layers side by side.", no_args_is_help=True)
+_T = TypeVar("_T")
+_Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")]
+_Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; torch's own choice if left out.")]
+_Repeat = Annotated[int, typer.Option(min=3, help="Rounds; in each of them everybody is called once.")]
+_Only = Annotated[str, typer.Option(help="Run the cases with this in their name, such as 65,536.")]
+_Formats = Annotated[str, typer.Option(help="Such as TTM,CP; all four if left out.")]
+_Out = Annotated[
+    Path | None,
+    typer.Option("--out", "--json", dir_okay=False, help="Write all figures to this file; runs/bench/… if left out."),
+]
+_Batch = Annotated[
+    int | None, typer.Option(min=1, help="Batch of the large linear layers; 512 on a CPU, 4096 on CUDA.")
+]
+_Full = Annotated[bool, typer.Option("--full", help="On a CPU too, use the large batches of the GPU.")]
+_DenseTable = Annotated[
+    bool, typer.Option("--dense-table", help="On a CPU too, take the dense 5 GB embedding table into the comparison.")
+]
 
 
-@bench.callback()
-def _group() -> None:
-    """Time layers side by side."""
+@bench.command()
+def embedding(
+    device: _Device = "cpu",
+    threads: _Threads = None,
+    repeat: _Repeat = 15,
+    only: _Only = "",
+    formats: _Formats = "",
+    dense_table: _DenseTable = False,
+    out: _Out = None,
+) -> None:
+    """Fetch 2,048 and 65,536 rows of a table of 10,131,227 × 128, uniform and skewed (Zipf).
+
+    *forward* is inference: eval mode, no gradients. *forward + backward* is a training step without the optimizer;
+    only the dense table takes its sparse SGD step as well, since nothing else can be done with a sparse gradient.
+    On CUDA both are timed once more as CUDA graphs, where no time is lost between kernels.
+    *memory* is the peak of forward + backward beyond parameters, indices and the output's gradient. *over floor*
+    divides the fastest forward + backward by the time that its bytes and operations take at the speed of a large
+    copy and of a large matrix product, measured first. On an H200 the fastest of other libraries stands beside it.
+    """
+    session = Session.start("embedding", device, out, repeat=repeat, threads=threads)
+    cases = embedding_cases(dense_table or session.device.type == "cuda")
+    _run_layers(session, cases, only, formats)
+
+
+@bench.command()
+def linear(
+    device: _Device = "cpu",
+    threads: _Threads = None,
+    repeat: _Repeat = 15,
+    only: _Only = "",
+    formats: _Formats = "",
+    batch: _Batch = None,
+    full: _Full = False,
+    out: _Out = None,
+) -> None:
+    """Linear layers 784 → 512, 1024 → 4096 and 4096 → 4096; on CUDA the large ones with TF32 as well.
+
+    The columns are those of `rankfold bench embedding`.
+    """
+    session = Session.start("linear", device, out, repeat=repeat, threads=threads)
+    sizes = Sizes.for_device(session.device, batch, full)
+    _run_layers(session, linear_cases(sizes, tf32=session.device.type == "cuda"), only, formats)
+
+
+@bench.command()
+def conv(
+    device: _Device = "cpu",
+    threads: _Threads = None,
+    repeat: _Repeat = 15,
+    formats: _Formats = "",
+    full: _Full = False,
+    out: _Out = None,
+) -> None:
+    """A 3×3 convolution of 128 channels.
+
+    The columns are those of `rankfold bench embedding`.
+    """
+    session = Session.start("conv", device, out, repeat=repeat, threads=threads)
+    _run_layers(session, [conv_case(Sizes.for_device(session.device, full=full).images)], "", formats)
 
 
 @bench.command()
 def layers(
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "cpu",
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; torch's own choice if left out.")] = None,
-    repeat: Annotated[int, typer.Option(min=3, help="Rounds; in each of them every layer is called once.")] = 15,
-    only: Annotated[str, typer.Option(help="Run the cases with this in their name, such as Conv.")] = "",
-    batch: Annotated[
-        int | None, typer.Option(min=1, help="Batch of the large linear layer; 512 on a CPU, 4096 on CUDA.")
-    ] = None,
-    dense_table: Annotated[
-        bool, typer.Option("--dense-table", help="Time the dense 5 GB embedding table on the CPU too.")
-    ] = False,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", dir_okay=False, help="Write all figures to this file, after every case.")
-    ] = None,
+    device: _Device = "cpu",
+    threads: _Threads = None,
+    repeat: _Repeat = 15,
+    only: _Only = "",
+    formats: _Formats = "",
+    batch: _Batch = None,
+    full: _Full = False,
+    dense_table: _DenseTable = False,
+    out: _Out = None,
 ) -> None:
-    """Time dense torch.nn, tensorly-torch and rankfold on the same layers, in one run.
-
-    *forward* is inference: eval mode, no gradients. *forward + backward* is a training step without the
-    optimizer. Both are medians with quartiles over rounds in which all layers take turns; a narrow
-    terminal shows the medians alone. *memory* is the peak of what torch allocated during forward +
-    backward, beyond parameters and input: output, intermediates and gradients.
+    """The cases of `linear`, `embedding` and `conv` in one run.
 
     tensorly-torch takes part if it is installed: pip install 'rankfold[bench]'.
     """
-    chosen = _device(device)
-    if threads is not None:
-        torch.set_num_threads(threads)
-    cases = all_cases(Sizes.for_device(chosen, batch), dense_table or chosen.type == "cuda")
-    cases = [case for case in cases if only.lower() in case.name.lower()]
-    if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-    if not cases:
-        raise typer.BadParameter(f"no case has {only!r} in its name; leave --only out to run all", param_hint="--only")
-    console = _console()
-    rows: list[Row] = []
-    for case in cases:
-        with console.status(case.name):
-            rows += run_case(case, chosen, repeat)
-        console.print(case_table(case.name, [row for row in rows if row.case == case.name], console))
-        if json_file is not None:  # after every case, so that a run cut short keeps what it measured
-            _write(json_file, _record(rows, chosen, repeat))
-    console.print(Text(MISSING) if installed_version() is None else summary_table(rows))
+    session = Session.start("layers", device, out, repeat=repeat, threads=threads)
+    sizes = Sizes.for_device(session.device, batch, full)
+    _run_layers(session, all_cases(sizes, dense_table or session.device.type == "cuda"), only, formats)
 
 
-def _console() -> Console:
-    """Where to print; a file or a pipe has room for every line, whatever the width of the terminal."""
-    console = Console()
-    return console if console.is_terminal else Console(width=max(console.width, FILE_WIDTH))
+@bench.command()
+def step(
+    device: _Device = "cpu",
+    threads: _Threads = None,
+    repeat: _Repeat = 25,
+    formats: _Formats = "",
+    out: _Out = None,
+) -> None:
+    """Whole training steps of the MNIST network: dense, at fixed rank, and Bayesian.
+
+    A Bayesian step draws the factors, runs forward and backward, adds the KL, steps Adam and sets λ.
+    *over fixed rank* is what that costs beside training the same factors without a prior. On CUDA the step is timed
+    as it is and as one graph (`rankfold.CapturedStep`), and the kernels that it starts are counted.
+    """
+    session = Session.start("step", device, out, repeat=repeat, threads=threads)
+    chosen = chosen_formats(formats)
+    ceilings = session.find_ceilings()
+    session.run([("training steps", lambda: run_steps(chosen, session.device, repeat, ceilings))])
 
 
-def _write(file: Path, record: dict[str, Any]) -> None:
-    text = json.dumps(record, indent=2, ensure_ascii=False)
-    file.write_text(text + "\n", encoding="utf-8")
+@bench.command()
+def memory(
+    device: _Device = "cpu",
+    only: Annotated[str, typer.Option(help="Embedding or DLRM; both if left out.")] = "",
+    formats: _Formats = "",
+    dense_table: _DenseTable = False,
+    out: _Out = None,
+) -> None:
+    """Peak memory: of fetching rows of a large table, and of training a whole DLRM.
+
+    For rows, *peak* is what forward + backward holds at most beyond parameters, indices and the output's gradient,
+    and *least* is output and gradients. For DLRM, *peak* is everything, from nothing to the second training step, and
+    *least* is what Adam keeps. *how*: `allocator` is the count of CUDA's allocator, `profiler` adds up every
+    allocation that torch made on the CPU, `modelled` was computed and not run. DLRM takes 2 GB on the CPU; dense
+    and on CUDA, 18 GB.
+    """
+    session = Session.start("memory", device, out)
+    chosen, on_cuda = chosen_formats(formats), session.device.type == "cuda"
+    jobs: list[Job] = [
+        (case.name, partial(run_embedding, case, session.device))
+        for case in embedding_memory_cases(chosen, dense_table or on_cuda)
+    ]
+    jobs.append(("DLRM", lambda: run_dlrm(chosen, session.device, dense=on_cuda)))
+    session.run(_with(only, jobs))
 
 
-def _device(name: str) -> torch.device:
+@bench.command()
+def inference(
+    device: _Device = "cpu",
+    repeat: _Repeat = 15,
+    formats: _Formats = "",
+    batch: Annotated[str, typer.Option(help="Batch sizes.")] = "1,128",
+    threads: Annotated[str, typer.Option(help="Numbers of CPU threads.")] = "1,2",
+    compiled: Annotated[
+        bool, typer.Option("--compile/--no-compile", help="torch.compile needs a C++ compiler and takes minutes.")
+    ] = True,
+    results: Annotated[
+        Path, typer.Option(file_okay=False, help="Folder of MNIST's results, from which the found ranks are read.")
+    ] = Path("results/mnist"),
+    out: _Out = None,
+) -> None:
+    """Answers of the pruned MNIST network beside the dense one.
+
+    Every network is run by onnxruntime (on the CPU), by torch as it is and through torch.compile; as factors, and with
+    each linear layer multiplied out to two halves. *faster than dense* compares with the dense network run in the
+    same way. The ranks are those that training has found, the weights random: they take as long as trained ones.
+    """
+    session = Session.start("inference", device, out, repeat=repeat)
+    counts = chosen_numbers(batch, "--batch"), chosen_numbers(threads, "--threads")
     try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise typer.BadParameter(f"{name!r} is no torch device; use cpu or cuda", param_hint="--device") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise typer.BadParameter("torch sees no CUDA device on this machine; use cpu", param_hint="--device")
-    return device
+        ranks = {format: found_ranks(format, results) for format in chosen_formats(formats)}
+    except FileNotFoundError as error:
+        raise typer.BadParameter(str(error), param_hint="--results") from error
+    models = networks(ranks)
+    settings = all_settings(*counts, session.device, compiled)
+    session.run([(setting.case, partial(run_inference, models, setting, repeat)) for setting in settings])
 
 
-def _record(rows: list[Row], device: torch.device, repeat: int) -> dict[str, Any]:
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    return {
-        "device": {"type": device.type, "name": name, "threads": torch.get_num_threads()},
-        "repeat": repeat,
-        "versions": {
-            "rankfold": rankfold.__version__,
-            "torch": torch.__version__,
-            "tensorly-torch": installed_version(),
-            "python": platform.python_version(),
-        },
-        "rows": [asdict(row) for row in rows],
-    }
+def _run_layers(session: Session, cases: Sequence[Case], only: str, formats: str) -> None:
+    chosen = chosen_formats(formats)
+    kept = _with(only, [(case.name, case) for case in cases])
+    assert session.repeat is not None
+    measure = partial(run_case, device=session.device, repeat=session.repeat, ceilings=session.find_ceilings())
+    session.run([(name, partial(measure, with_formats(case, chosen))) for name, case in kept])
+    session.console.print(Text(MISSING) if installed_version() is None else summary_table(session.rows))
+
+
+def _with(only: str, named: Sequence[tuple[str, _T]]) -> list[tuple[str, _T]]:
+    """Those with ``only`` in their name."""
+    kept = [(name, value) for name, value in named if only.lower() in name.lower()]
+    if not kept:
+        raise typer.BadParameter(f"no case has {only!r} in its name; leave --only out to run all", param_hint="--only")
+    return kept

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich import box
 from rich.console import Console, Group
@@ -11,35 +13,37 @@ from rich.text import Text
 
 from rankfold.bench.contender import BAYESIAN, DENSE, FIXED, TENSORLY
 from rankfold.bench.layers import Row, speedups
-from rankfold.bench.measure import Timing
+from rankfold.bench.sheets import sheets
+from rankfold.experiments.tables import Grid
 
-_HEADINGS = ("parameters", "forward, ms", "forward + backward, ms", "memory, MiB")
-_NARROW_HEADINGS = ("parameters", "forward,\nms", "forward +\nbackward, ms", "memory,\nMiB")
+_NARROW_HEADING = 12  # characters
 _NO_LIMIT = 10_000  # columns
 _STYLES = {DENSE: "dim", FIXED: "bold cyan", BAYESIAN: "cyan"}
 
 
-def case_table(title: str, rows: Sequence[Row], console: Console) -> Group:
-    """All contenders of one case, format by format, and why some were not timed.
+def record_tables(record: Mapping[str, Any], console: Console) -> Group:
+    """The tables of a record, and why some were not measured.
 
     On a narrow console the quartiles are left out, and names are wrapped.
     """
-    formats = list(dict.fromkeys(row.format for row in rows))
-    ordered = sorted(rows, key=lambda row: formats.index(row.format))
-    wide = _case_table(title, ordered, narrow=False)
-    fits = console.measure(wide, options=console.options.update_width(_NO_LIMIT)).maximum <= console.width
-    notes = [f"  {row.library}, {row.format}: {row.note}" for row in ordered if row.note]
-    return Group(wide if fits else _case_table(title, ordered, narrow=True), *(Text(note, "dim") for note in notes))
+    shown: list[Table | Text] = []
+    for wide, narrow in zip(sheets(record), sheets(record, quartiles=False), strict=True):
+        table = _table(wide, narrow=False)
+        fits = console.measure(table, options=console.options.update_width(_NO_LIMIT)).maximum <= console.width
+        notes = [Text(f"  {note}", "dim") for note in wide.notes]
+        shown += [table if fits else _table(narrow, narrow=True), *notes]
+    return Group(*shown)
 
 
-def _case_table(title: str, rows: Sequence[Row], narrow: bool) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=not narrow)
-    table.add_column("format", no_wrap=True)
-    table.add_column("layer", no_wrap=not narrow)
-    for heading in _NARROW_HEADINGS if narrow else _HEADINGS:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(row.format, row.library, *_cells(row, quartiles=not narrow), style=_STYLES.get(row.library))
+def _table(grid: Grid, narrow: bool) -> Table:
+    table = Table(title=grid.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=not narrow)
+    for number, heading in enumerate(grid.headings):
+        name = textwrap.fill(heading, _NARROW_HEADING, break_long_words=False) if narrow else heading
+        is_name = number == 1
+        justify = "left" if number < grid.labels else "right"
+        table.add_column(name, justify=justify, no_wrap=not (narrow and is_name), overflow="fold")  # type: ignore[arg-type]
+    for cells in grid.rows:
+        table.add_row(*cells, style=_STYLES.get(cells[1]))
     return table
 
 
@@ -58,22 +62,6 @@ def summary_table(rows: Sequence[Row]) -> Table:
     for (case, format), ratios in speedups(rows, over=TENSORLY).items():
         table.add_row(case, format, *(_ratio(ratio) for ratio in ratios))
     return table
-
-
-def _cells(row: Row, quartiles: bool) -> tuple[str, ...]:
-    if row.forward is None or row.forward_backward is None or row.extra_bytes is None:
-        return ("–",) * len(_HEADINGS)
-    return (
-        f"{row.parameters:,}",
-        _milliseconds(row.forward, quartiles),
-        _milliseconds(row.forward_backward, quartiles),
-        f"{row.extra_bytes / 2**20:,.1f}",
-    )
-
-
-def _milliseconds(timing: Timing, quartiles: bool) -> str:
-    around = f" [{timing.lower_ms:,.2f} – {timing.upper_ms:,.2f}]" if quartiles else ""
-    return f"{timing.median_ms:,.2f}{around}"
 
 
 def _ratio(ratio: float) -> str:

@@ -1,0 +1,52 @@
+"""Networks of the paper with random weights, dense and tensorized: for timing, not for answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from torch import nn
+
+from rankfold.config import Inference, TensorConfig
+from rankfold.experiments.mnist import FOLDINGS, classifier
+from rankfold.experiments.spec import FormatName
+from rankfold.experiments.task import CONFIGS, Folding
+from rankfold.surgery import tensorize_
+
+Ranks = Mapping[str, Sequence[int]]
+FORMAT_NAMES: dict[str, FormatName] = {config.__name__: name for name, config in CONFIGS.items()}
+
+
+def configs_of(
+    folding: Folding, format: str, inference: Inference, ranks: Ranks | None = None
+) -> dict[str, TensorConfig]:
+    """The config of each layer in a format, ``CP`` to ``TTM``, at its maximum rank or at the given ranks."""
+    return {
+        layer: CONFIGS[FORMAT_NAMES[format]](
+            folding.rank_of(layer) if ranks is None else tuple(ranks[layer]),
+            in_dims=in_dims,
+            out_dims=out_dims,
+            inference=inference,
+            init_std=folding.init_std,
+        )
+        for layer, (in_dims, out_dims) in folding.layers.items()
+    }
+
+
+def mnist_network(format: str, inference: Inference, ranks: Ranks | None = None) -> nn.Module:
+    """The MNIST network in a format, at the paper's maximum rank or at the given ranks of each layer."""
+    configs = configs_of(FOLDINGS[FORMAT_NAMES[format]], format, inference, ranks)
+    return tensorize_(classifier(), None, overrides=configs)
+
+
+def found_ranks(format: str, results: Path) -> Ranks:
+    """The ranks that rank determination found, with the log-uniform prior and seed 0, from its result file."""
+    file = results / f"{FORMAT_NAMES[format]}-ard-lu-seed0.json"
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"{file} is missing: the ranks to prune to are read from it; name the folder of MNIST's results, "
+            f"or make them with: rankfold reproduce mnist"
+        )
+    ranks: Ranks = json.loads(file.read_text(encoding="utf-8"))["ranks"]["after"]
+    return ranks

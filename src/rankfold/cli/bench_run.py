@@ -1,0 +1,114 @@
+"""What all benchmarks share: measuring job by job, printing every table when it is there, and keeping the figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from rankfold.bench.cases import FORMATS
+from rankfold.bench.ceilings import Ceilings, measure_ceilings
+from rankfold.bench.tensorly_peer import installed_version
+from rankfold.cli.bench_table import record_tables
+from rankfold.cli.device import chosen_device
+from rankfold.experiments.provenance import device_name, provenance
+
+FILE_WIDTH = 220  # more than the widest table needs
+DEFAULT_FOLDER = Path("runs") / "bench"
+
+Job = tuple[str, Callable[[], Iterable[Any]]]
+
+
+@dataclass
+class Session:
+    """One run of one benchmark; figures are kept after every job, so that a run cut short keeps what it measured."""
+
+    name: str
+    device: torch.device
+    repeat: int | None
+    file: Path
+    ceilings: Ceilings | None = None
+    rows: list[Any] = field(default_factory=list)
+    console: Console = field(default_factory=lambda: _console())
+
+    @classmethod
+    def start(
+        cls, name: str, device: str, out: Path | None, *, repeat: int | None = None, threads: int | None = None
+    ) -> Session:
+        """Check the options."""
+        chosen = chosen_device(device)
+        if threads is not None:
+            torch.set_num_threads(threads)
+        file = out or DEFAULT_FOLDER / f"{name}-{_slug(chosen)}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return cls(name, chosen, repeat, file)
+
+    def find_ceilings(self) -> Ceilings:
+        """Measure what the device can do at most."""
+        with self.console.status("a large copy and a large matrix product"):
+            self.ceilings = measure_ceilings(self.device)
+        rates = (
+            f"{self.ceilings.bytes_per_second / 1e9:,.0f} GB/s, {self.ceilings.flops_per_second / 1e12:,.2f} TFLOP/s"
+        )
+        tf32 = self.ceilings.tf32_flops_per_second
+        self.console.print(Text(f"{device_name(self.device)} reaches {rates}", "dim"), end="")
+        self.console.print(Text(f", {tf32 / 1e12:,.0f} TFLOP/s with TF32" if tf32 else "", "dim"))
+        return self.ceilings
+
+    def run(self, jobs: Iterable[Job]) -> None:
+        """Measure, print and keep, job by job."""
+        for title, job in jobs:
+            with self.console.status(title):
+                found = list(job())
+            self.rows += found
+            self.console.print(record_tables(self._record(found), self.console))
+            text = json.dumps(self._record(self.rows), indent=2, ensure_ascii=False)
+            self.file.write_text(text + "\n", encoding="utf-8")
+        self.console.print(Text(f"All figures are in {self.file}"), soft_wrap=True)
+
+    def _record(self, rows: Sequence[Any]) -> dict[str, Any]:
+        origin = provenance(self.device)
+        return {
+            "bench": self.name,
+            **origin,
+            "versions": {**origin["versions"], "tensorly-torch": installed_version()},
+            "repeat": self.repeat,
+            "ceilings": None if self.ceilings is None else asdict(self.ceilings),
+            "rows": [asdict(row) for row in rows],
+        }
+
+
+def chosen_formats(text: str) -> tuple[str, ...]:
+    """``"ttm,CP"`` as format names; all if it is empty."""
+    known = {name.lower(): name for name in FORMATS}
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        if word.lower() not in known:
+            raise typer.BadParameter(f"{word!r} is no format; use {', '.join(FORMATS)}", param_hint="--formats")
+    return tuple(known[word.lower()] for word in words) or FORMATS
+
+
+def chosen_numbers(text: str, option: str) -> tuple[int, ...]:
+    """``"1,128"`` as positive integers."""
+    words = text.split(",")
+    if not all(word.strip().isdigit() and int(word) > 0 for word in words):
+        raise typer.BadParameter(f"expected positive integers such as 1,128, got {text!r}", param_hint=option)
+    return tuple(int(word) for word in words)
+
+
+def _console() -> Console:
+    """Where to print; a file or a pipe has room for every line, whatever the width of the terminal."""
+    console = Console()
+    return console if console.is_terminal else Console(width=max(console.width, FILE_WIDTH))
+
+
+def _slug(device: torch.device) -> str:
+    """``cpu``, or the model of the GPU: ``h200``."""
+    return device_name(device).split()[-1].lower() if device.type == "cuda" else device.type
