@@ -3,7 +3,8 @@
 import io
 import json
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 import tensorly
@@ -13,11 +14,13 @@ from typer.testing import CliRunner
 
 from rankfold.bench import tensorly_peer
 from rankfold.bench.cases import Sizes, all_cases, conv_case, embedding_case
+from rankfold.bench.ceilings import Ceilings
 from rankfold.bench.contender import DENSE, FIXED, TENSORLY, Case, Contender
 from rankfold.bench.layers import Row, run_case, speedups
 from rankfold.bench.measure import Timing, peak_memory, time_calls
-from rankfold.cli.bench import FILE_WIDTH
-from rankfold.cli.bench_table import case_table
+from rankfold.bench.sheets import sheets
+from rankfold.cli.bench_run import FILE_WIDTH
+from rankfold.cli.bench_table import record_tables
 from rankfold.cli.main import app
 
 CPU = torch.device("cpu")
@@ -31,8 +34,20 @@ def backend():
     tensorly.set_backend(before)
 
 
-def run_bench(*options):
-    return CliRunner().invoke(app, ["bench", "layers", *options], env={"COLUMNS": "160"})
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Figures that nobody named a file for are written below the working folder."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def quick_ceilings(monkeypatch):
+    """Measuring what this machine can do takes half a second, and is tested once."""
+    monkeypatch.setattr("rankfold.cli.bench_run.measure_ceilings", lambda device: Ceilings(1e10, 1e11))
+
+
+def run_bench(*options, name="layers"):
+    return CliRunner().invoke(app, ["bench", name, *options], env={"COLUMNS": "160"})
 
 
 def test_calls_take_turns_and_slow_ones_look_slow():
@@ -120,7 +135,8 @@ def test_the_command_prints_and_writes_every_row(tmp_path):
 
 def test_without_the_peer_one_note_says_how_to_get_it(monkeypatch, tmp_path):
     monkeypatch.setattr(tensorly_peer, "installed_version", lambda: None)
-    monkeypatch.setattr("rankfold.cli.bench.installed_version", lambda: None)
+    for module in ("bench", "bench_run"):
+        monkeypatch.setattr(f"rankfold.cli.{module}.installed_version", lambda: None)
     result = run_bench("--only", "784", "--repeat", "3", "--json", str(tmp_path / "bench.json"))
     assert result.exit_code == 0, result.output
     assert result.output.count("tensorly") == result.output.count("pip install 'rankfold[bench]'") == 1
@@ -138,7 +154,7 @@ def test_the_peer_is_found_by_its_version(monkeypatch):
 def test_a_run_that_is_cut_short_keeps_what_it_measured(monkeypatch, tmp_path):
     file = tmp_path / "bench.json"
 
-    def measure(case, device, repeat):
+    def measure(case, device, repeat, ceilings):
         if "Embedding" in case.name:
             raise KeyboardInterrupt
         yield row(FIXED, "CP", 1.0, 2.0, case.name)
@@ -148,6 +164,7 @@ def test_a_run_that_is_cut_short_keeps_what_it_measured(monkeypatch, tmp_path):
     assert [r["case"].split(",")[0] for r in json.loads(file.read_text())["rows"]] == [
         "Linear 784 → 512",
         "Linear 1024 → 4096",
+        "Linear 4096 → 4096",
     ]
 
 
@@ -162,7 +179,8 @@ SLOW = [replace(r, parameters=1_296_797_056, extra_bytes=2**33) if r.forward els
 def printed(width, rows=SLOW):
     """The table of a case on a console of this width."""
     console = Console(file=io.StringIO(), width=width)
-    console.print(case_table("case", rows, console))
+    record = {"bench": "layers", "device": {"name": "x86_64"}, "rows": [asdict(r) for r in rows]}
+    console.print(record_tables(record, console))
     return console.file.getvalue()
 
 
@@ -178,7 +196,7 @@ def test_a_narrow_terminal_shows_every_median_and_every_word():
 
 
 def test_a_file_gets_whole_lines_whatever_the_terminal(monkeypatch):
-    monkeypatch.setattr("rankfold.cli.bench.run_case", lambda case, *_: [replace(r, case=case.name) for r in SLOW])
+    monkeypatch.setattr("rankfold.cli.bench.run_case", lambda case, **_: [replace(r, case=case.name) for r in SLOW])
     result = CliRunner().invoke(app, ["bench", "layers", "--only", "784"], env={"COLUMNS": "80"})
     assert "1,234.56 [1,234.56 – 1,234.56]" in result.output
 
@@ -193,6 +211,7 @@ def test_the_dense_table_is_left_out_unless_asked_for():
     [
         (["--device", "gpu"], "gpu"),
         (["--only", "Transformer"], "Transformer"),
+        (["--formats", "CP,PARAFAC"], "PARAFAC"),
         (["--repeat", "1"], "--repeat"),
         (["--json", "."], "--json"),
     ],
@@ -201,3 +220,47 @@ def test_bad_options_are_named(options, named):
     result = run_bench(*options)
     assert result.exit_code == 2
     assert named in result.output
+
+
+RESULTS = Path(__file__).parents[2] / "results" / "mnist"
+SMALL = {
+    "embedding": ["--only", "2,048 rows, skewed", "--formats", "ttm", "--repeat", "3"],
+    "linear": ["--only", "784", "--formats", "CP,tt", "--repeat", "3"],
+    "conv": ["--formats", "CP", "--repeat", "3"],
+    "step": ["--formats", "TTM", "--repeat", "3"],
+    "memory": ["--only", "2,048", "--formats", "TT"],
+    "inference": [
+        *("--formats", "TT", "--batch", "1", "--threads", "1"),
+        *("--repeat", "3", "--no-compile", "--results", str(RESULTS)),
+    ],
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")  # numpy's word to tensorly-torch, not to us
+@pytest.mark.parametrize("name", SMALL)
+def test_every_benchmark_prints_what_it_writes_and_says_where(name, monkeypatch):
+    monkeypatch.setattr("rankfold.bench.cases.CHANNELS", 16)
+    result = run_bench(*SMALL[name], name=name)
+    assert result.exit_code == 0, result.output
+    file = Path("runs/bench") / f"{name}-cpu.json"
+    assert f"All figures are in {file}" in result.output
+    record = json.loads(file.read_text())
+    assert record["bench"] == name
+    assert {"torch", "rankfold", "tensorly-torch"} <= set(record["versions"])
+    for grid in sheets(record):
+        assert all(heading in result.output for heading in grid.headings)
+        assert all(cell in result.output for line in grid.rows for cell in line)
+    measured = [row for row in record["rows"] if row["format"] != "dense"]
+    assert measured
+    assert all(row["parameters"] for row in measured)
+
+
+def test_found_ranks_that_are_missing_are_asked_for(tmp_path):
+    result = run_bench("--results", str(tmp_path), name="inference")
+    assert result.exit_code == 2
+    assert "rankfold reproduce mnist" in result.output.replace("\n", " ").replace("│", "")
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_benchmark_explains_its_columns(name):
+    assert len(run_bench("--help", name=name).output.splitlines()) > 15

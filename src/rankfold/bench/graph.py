@@ -21,3 +21,11 @@ def captured(call: Call) -> Call:
     with torch.cuda.graph(graph):
         call()
     return graph.replay
+
+
+def captured_or_why(call: Call) -> Call | str:
+    """The replay of ``call``, or why it cannot be captured: one contender less, and the others go on."""
+    try:
+        return captured(call)
+    except RuntimeError as error:
+        return f"no graph: {(str(error).strip().splitlines() or [''])[0][:120]}"

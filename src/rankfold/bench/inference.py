@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch import Tensor, nn
 
 from rankfold.bench.measure import Call, Timing, time_calls
@@ -59,6 +60,8 @@ class Setting:
 
     @property
     def case(self) -> str:
+        if self.device.type != "cpu":
+            return f"Pruned MNIST network, batch {self.batch}"
         return f"Pruned MNIST network, batch {self.batch}, {self.threads} thread{'s' if self.threads > 1 else ''}"
 
     @property
@@ -93,7 +96,9 @@ def run_inference(models: Mapping[tuple[str, Layout], nn.Module], setting: Setti
                 else:
                     name = f"{runtime}, {format}, {layout}"
                     calls[name], ready[name] = call, row
-        times = time_calls(calls, setting.device, repeat, inner=_IN_A_ROW, pause_seconds=_PAUSE_SECONDS)
+        # on CUDA, calls in a row overlap: one answer takes longer than they do on average
+        inner = _IN_A_ROW if setting.device.type == "cpu" else 1
+        times = time_calls(calls, setting.device, repeat, inner=inner, pause_seconds=_PAUSE_SECONDS)
     for name, row in ready.items():
         yield Row(row.case, row.library, row.format, row.layout, row.parameters, times[name])
 
@@ -167,8 +172,6 @@ def _many_compiled() -> Iterator[None]:
 
     The code that ran last is tried first, so calls in a row are not slowed down by the others.
     """
-    import torch._dynamo  # takes a second to import
-
     torch.compiler.reset()
     with torch._dynamo.config.patch(recompile_limit=_MANY):
         yield

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from rankfold.bench.ceilings import Ceilings, forward_work, matmul_precision, training_work
-from rankfold.bench.contender import FIXED, TENSORLY, Case, Contender
-from rankfold.bench.graph import captured
+from rankfold.bench.contender import FIXED, Case, Contender
+from rankfold.bench.graph import captured_or_why
 from rankfold.bench.measure import Call, Timing, peak_memory, time_calls
 
 
@@ -103,8 +103,8 @@ def run_case(case: Case, device: torch.device, repeat: int, ceilings: Ceilings |
 def _measured(
     case: Case, ready: Mapping[str, Ready], device: torch.device, repeat: int, ceilings: Ceilings | None
 ) -> Iterator[Row]:
-    forward, forward_graph = _timed(ready, Ready.inference, device, repeat)
-    both, both_graph = _timed(ready, Ready.training, device, repeat)
+    forward, forward_graph, _ = _timed(ready, Ready.inference, device, repeat)
+    both, both_graph, notes = _timed(ready, Ready.training, device, repeat)
     for name, one in ready.items():
         floors = (None, None) if ceilings is None else one.floors(ceilings, case.tf32)
         yield Row(
@@ -115,6 +115,7 @@ def _measured(
             forward=forward[name],
             forward_backward=both[name],
             extra_bytes=peak_memory(one.training(), device),
+            note=notes.get(name),
             forward_graph=forward_graph.get(name),
             forward_backward_graph=both_graph.get(name),
             floor_forward_ms=floors[0],
@@ -124,9 +125,8 @@ def _measured(
 
 def prepare(contender: Contender, x: Tensor, device: torch.device) -> Ready | str:
     """The layer on the device, run once, or the reason why it cannot run there."""
-    peer = contender.library.startswith(TENSORLY)
     try:
-        with nullcontext() if peer else device:  # a large table is made where it is needed
+        with device if contender.format == "dense" else nullcontext():  # a large table is made where it is needed
             layer = contender.build().to(device)
         ready = Ready(contender, layer, x)
         ready.training()()
@@ -140,14 +140,16 @@ def prepare(contender: Contender, x: Tensor, device: torch.device) -> Ready | st
 
 def _timed(
     ready: Mapping[str, Ready], make_call: Callable[[Ready], Call], device: torch.device, repeat: int
-) -> tuple[dict[str, Timing], dict[str, Timing]]:
-    """As they are, and on CUDA as graphs where that can be."""
+) -> tuple[dict[str, Timing], dict[str, Timing], dict[str, str]]:
+    """As they are, on CUDA as graphs where that can be, and why one cannot."""
     calls = {name: make_call(one) for name, one in ready.items()}
     eager = time_calls(calls, device, repeat)
     if device.type != "cuda":
-        return eager, {}
-    graphs = {name: captured(call) for name, call in calls.items() if ready[name].contender.capturable}
-    return eager, time_calls(graphs, device, repeat)
+        return eager, {}, {}
+    made = {name: captured_or_why(call) for name, call in calls.items() if ready[name].contender.capturable}
+    graphs = {name: graph for name, graph in made.items() if not isinstance(graph, str)}
+    notes = {name: why for name, why in made.items() if isinstance(why, str)}
+    return eager, time_calls(graphs, device, repeat), notes
 
 
 def speedups(rows: Sequence[Row], over: str) -> dict[tuple[str, str], tuple[float, float]]:

@@ -96,24 +96,26 @@ def run_steps(
     x = torch.randn(BATCH, NUM_PIXELS, device=device)
     labels = torch.randint(NUM_CLASSES, (BATCH,), device=device)
     with matmul_precision(tf32=False):
-        networks = {names: Training.of(build(), device) for names, build in _networks(formats).items()}
-        eager = {", ".join(names): partial(one.step, x, labels) for names, one in networks.items()}
+        trainings = {names: Training.of(build(), device) for names, build in _networks(formats).items()}
+        eager = {_joined(names): partial(one.step, x, labels) for names, one in trainings.items()}
         times = time_calls(eager, device, repeat)
         launches = {name: kernel_launches(call) for name, call in eager.items()} if x.is_cuda else {}
-        graphs = {", ".join(names): _captured(one, x, labels) for names, one in networks.items()} if x.is_cuda else {}
+        graphs = {_joined(names): _captured(one, x, labels) for names, one in trainings.items()} if x.is_cuda else {}
         graph_times = time_calls(graphs, device, repeat)
-        for (library, format), one in networks.items():
-            name = f"{library}, {format}"
-            yield Row(
-                f"Training step of the MNIST network, batch {BATCH}",
-                library,
-                format,
-                sum(p.numel() for p in one.model.parameters()),
-                times[name],
-                graph_times.get(name),
-                launches.get(name),
-                None if ceilings is None else ceilings.floor_ms(step_work(one.model, x)),
-            )
+    for names, one in trainings.items():
+        yield Row(
+            f"Training step of the MNIST network, batch {BATCH}",
+            *names,
+            parameters=sum(p.numel() for p in one.model.parameters()),
+            step=times[_joined(names)],
+            step_graph=graph_times.get(_joined(names)),
+            launches=launches.get(_joined(names)),
+            floor_ms=None if ceilings is None else ceilings.floor_ms(step_work(one.model, x)),
+        )
+
+
+def _joined(names: tuple[str, str]) -> str:
+    return ", ".join(names)
 
 
 def _networks(formats: Sequence[str]) -> dict[tuple[str, str], Callable[[], nn.Module]]:

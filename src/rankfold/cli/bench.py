@@ -159,7 +159,7 @@ def memory(
 
     For rows, *peak* is what forward + backward holds at most beyond parameters, indices and the output's gradient,
     and *least* is output and gradients. For DLRM, *peak* is everything, from nothing to the second training step, and
-    *least* is what Adam keeps. *how*: `allocator` is the count of CUDA's allocator, `profiler` adds up every
+    *least* is what its optimizer keeps. *how*: `allocator` is the count of CUDA's allocator, `profiler` adds up every
     allocation that torch made on the CPU, `modelled` was computed and not run. DLRM takes 2 GB on the CPU; dense
     and on CUDA, 18 GB.
     """

@@ -46,6 +46,8 @@ class Session:
         chosen = chosen_device(device)
         if threads is not None:
             torch.set_num_threads(threads)
+        if chosen.index is not None:  # streams and graphs belong to the current device
+            torch.cuda.set_device(chosen)
         file = out or DEFAULT_FOLDER / f"{name}-{_slug(chosen)}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         return cls(name, chosen, repeat, file)

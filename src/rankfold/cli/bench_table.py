@@ -16,7 +16,7 @@ from rankfold.bench.layers import Row, speedups
 from rankfold.bench.sheets import sheets
 from rankfold.experiments.tables import Grid
 
-_NARROW_HEADING = 12  # characters
+_NARROW_HEADING = 9  # characters
 _NO_LIMIT = 10_000  # columns
 _STYLES = {DENSE: "dim", FIXED: "bold cyan", BAYESIAN: "cyan"}
 
