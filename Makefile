@@ -27,7 +27,7 @@ lint: $(VENV)/.installed-dev ## check style and types
 check-report: $(VENV)/.installed-dev ## look at report pages in headless Chromium, which must be installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/reporting
 
-bench: $(VENV)/.installed-dev ## time layers against torch.nn and tensorly-torch
+bench: $(VENV)/.installed-dev ## time layers against torch.nn and tensorly-torch; more: rankfold bench --help
 	$(BIN)/rankfold bench layers
 
 docs: $(VENV)/.installed-docs ## build the documentation into site/

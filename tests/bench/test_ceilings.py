@@ -51,13 +51,21 @@ def test_a_dense_layer_is_counted_as_by_hand():
 
 
 def test_ttm_rows_are_counted_as_by_hand():
-    """Every row multiplies (4, 16) by (16, 4·16), and (16, 16) by (16, 8)."""
+    """Every distinct row multiplies (4, 16) by (16, 4·16), and (16, 16) by (16, 8)."""
     case = embedding_case(64, dense_table=False)
     ttm = next(c for c in case.contenders if c.name == "rankfold, fixed rank, TTM").build()
-    index = case.make_input(CPU)
-    assert training_work(ttm, index).flops == 3 * 64 * (2 * 4 * 16 * 64 + 2 * 16 * 16 * 8)
+    index = torch.cat([torch.arange(60), torch.zeros(4, dtype=torch.long)])
+    assert training_work(ttm, index).flops == 3 * 60 * (2 * 4 * 16 * 64 + 2 * 16 * 16 * 8)
     output, parameters = 4 * 64 * 128, 4 * sum(p.numel() for p in ttm.parameters())
     assert training_work(ttm, index).num_bytes == index.nbytes + 2 * output + 2 * parameters
+
+
+def test_the_core_of_a_tucker_table_is_contracted_once_for_many_rows():
+    table = rf.Embedding(1_000, 8, config=rf.Tucker(6, in_dims=(10, 10, 10), out_dims=(8,), inference="fixed"))
+    few, many = (forward_work(table, torch.arange(count)).flops for count in (10, 800))
+    alone = 2 * (6**4 + 6**3 + 6**2 + 6 * 8)  # one row by itself: the core with one factor's row after the other
+    assert few <= 10 * alone
+    assert many < 800 * alone / 2
 
 
 def test_of_a_dense_table_only_rows_that_are_asked_for_count():

@@ -1,5 +1,6 @@
 """The tables say what the record says, and what follows from it."""
 
+import importlib.util
 import json
 from dataclasses import asdict
 
@@ -8,6 +9,7 @@ import torch
 
 from rankfold.bench import peers
 from rankfold.bench.cases import FORMATS, Sizes, all_cases, linear_cases
+from rankfold.bench.ceilings import Ceilings
 from rankfold.bench.contender import BAYESIAN, DENSE, FIXED
 from rankfold.bench.layers import Row
 from rankfold.bench.measure import Timing
@@ -100,3 +102,26 @@ def test_records_of_older_runs_can_be_read(file, request):
     kept = json.loads((request.config.rootpath / "benchmarks" / file).read_text())
     shown = "\n".join(" ".join(line) for grid in sheets(kept, quartiles=False) for line in grid.rows)
     assert all(f"{row['parameters']:,}" in shown for row in kept["rows"] if row["parameters"])
+
+
+def test_the_page_shows_the_figures_of_a_file(request, tmp_path, monkeypatch):
+    path = request.config.rootpath / "tools" / "docs" / "generated.py"
+    spec = importlib.util.spec_from_file_location("generated", path)
+    generated = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generated)
+    monkeypatch.setattr(generated, "ROOT", tmp_path)
+    assert "rankfold bench embedding --device cuda" in generated.benchmark("embedding")
+    row = Row(MANY_ROWS, FIXED, "TTM", 270_080, timing(0.2), timing(0.6), 2**25, floor_ms=0.05)
+    kept = record([row]) | {"versions": {"torch": "2.x"}, "ceilings": asdict(Ceilings(4.3e12, 66e12, 400e12))}
+    kept["device"] |= {"type": "cuda", "threads": 1}
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "embedding-h200.json").write_text(json.dumps(kept))
+    page = generated.benchmark("embedding")
+    for shown in (
+        "NVIDIA H200, torch 2.x",
+        "4,300 GB/s, 66.00 TFLOP/s, 400 TFLOP/s with TF32",
+        "0.600",
+        "12.0×",
+        "2.64",
+    ):
+        assert shown in page

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rankfold.bench.sheets import sheets
 from rankfold.experiments.planning import Request
 from rankfold.experiments.results import Places
 from rankfold.experiments.summary import Average, Row, summarize
@@ -121,11 +123,45 @@ def _best(rows: list[dict[str, Any]], case: str, format: str, library: str) -> s
     return f"{best['forward_backward']['median_ms']:,.2f} ({best['extra_bytes'] / 2**20:,.0f})"
 
 
+# Benchmarks -------------------------------------------------------------------------------------------
+
+_BENCHMARKS = ("embedding", "linear", "conv", "step", "memory", "inference")
+
+
+def benchmark(name: str) -> str:
+    """Every record that is kept of a benchmark, or how to make one."""
+    files = sorted((ROOT / "benchmarks").glob(f"{name}-*.json"))
+    if not files:
+        command = f"rankfold bench {name} --device cuda --out benchmarks/{name}-h200.json"
+        return f"No figures are kept yet. This writes them, by the name of your device:\n\n```sh\n{command}\n```"
+    return "\n\n".join(_benchmark_of(file) for file in files)
+
+
+def _benchmark_of(file: Path) -> str:
+    record = json.loads(file.read_text(encoding="utf-8"))
+    device, ceilings = record["device"], record["ceilings"]
+    threads = f", {device['threads']} threads" if device["type"] == "cpu" and record["bench"] != "inference" else ""
+    where = f"{device['name']}{threads}, torch {record['versions']['torch']}, from `benchmarks/{file.name}`."
+    reached = f" Ceilings: {_rates(ceilings)}." if ceilings else ""
+    return f"{where}{reached}\n\n{render(sheets(record, quartiles=False), 'markdown')}"
+
+
+def _rates(ceilings: dict[str, float]) -> str:
+    rates = [
+        f"{ceilings['bytes_per_second'] / 1e9:,.0f} GB/s",
+        f"{ceilings['flops_per_second'] / 1e12:,.2f} TFLOP/s",
+    ]
+    if ceilings["tf32_flops_per_second"]:
+        rates.append(f"{ceilings['tf32_flops_per_second'] / 1e12:,.0f} TFLOP/s with TF32")
+    return ", ".join(rates)
+
+
 SECTIONS: dict[tuple[str, str], Callable[[], str]] = {
     ("docs/index.md", "results"): results,
     ("docs/faq.md", "kl weights"): kl_weights,
     ("docs/explanation/peers.md", "layers on a CPU"): layers_cpu,
     ("docs/explanation/peers.md", "layers on a GPU"): layers_gpu,
+    **{("docs/explanation/performance.md", f"bench {name}"): partial(benchmark, name) for name in _BENCHMARKS},
 }
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ SECTIONS = {
             "reproduce-the-paper",
         ],
     ),
-    "Explanation": ("explanation", ["method", "paper-errata", "peers", "distributed"]),
+    "Explanation": ("explanation", ["method", "paper-errata", "performance", "peers", "distributed"]),
     "Results": ("results", ["mnist"]),
     "Reference": ("reference", ["index", "models", "layers", "training", "pruning", "predicting", "integrations"]),
 }

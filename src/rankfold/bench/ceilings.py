@@ -17,7 +17,10 @@ from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
 from rankfold.bench.measure import Call, time_calls
+from rankfold.contraction import planned_size
 from rankfold.export.posterior_mean import Rows
+from rankfold.kernels import reference
+from rankfold.kernels.layouts import best_program
 from rankfold.layers import Embedding
 
 _ROUNDS = 5
@@ -94,7 +97,7 @@ def matmul_precision(tf32: bool) -> Iterator[None]:
 
 
 def forward_work(layer: nn.Module, x: torch.Tensor) -> Work:
-    """Input, parameters and output move once each; operations are those of the way that plain torch takes."""
+    """Input, parameters and output move once each; operations are those of the way that the layer takes."""
     flops, output_bytes = _on_meta(layer, x)
     return Work(x.nbytes + touched_bytes(layer, x) + output_bytes, flops)
 
@@ -117,9 +120,42 @@ def touched_bytes(layer: nn.Module, x: torch.Tensor) -> int:
 
 
 def _on_meta(layer: nn.Module, x: torch.Tensor) -> tuple[int, int]:
-    """Operations of a forward and bytes of its output, without computing anything."""
-    counted = Rows(layer) if isinstance(layer, Embedding) else layer
-    tensors = {name: t.detach().to("meta") for name, t in (*counted.named_parameters(), *counted.named_buffers())}
+    """Operations of a forward and bytes of its output, without computing anything.
+
+    Rows of a tensorized table are counted in both ways there are, and the cheaper one counts; rows that are asked
+    for several times are computed once.
+    """
+    if not isinstance(layer, Embedding):
+        return _counted(layer, x.detach().to("meta"))
+    distinct = x.unique()
+    counted = [_counted(way, distinct.to("meta")) for way in (Rows(layer), _SharedRows(layer))]
+    return min(flops for flops, _ in counted), counted[0][1] // distinct.numel() * x.numel()
+
+
+def _counted(module: nn.Module, x: torch.Tensor) -> tuple[int, int]:
+    tensors = {name: t.detach().to("meta") for name, t in (*module.named_parameters(), *module.named_buffers())}
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        output = functional_call(counted, tensors, (x.detach().to("meta"),))
+        output = functional_call(module, tensors, (x,))
     return counter.get_total_flops(), output.nbytes
+
+
+class _SharedRows(nn.Module):
+    """Rows of a table as the kernels compute them: what many rows share is contracted once."""
+
+    def __init__(self, layer: Embedding) -> None:
+        super().__init__()
+        self.tensor = layer.tensor
+
+    def forward(self, index: torch.Tensor) -> torch.Tensor:
+        format, factors = self.tensor.format, list(self.tensor.factors.mean)
+        batch = planned_size(index.shape[0])
+        program = best_program(format.name, format.inputs.dims, format.outputs.dims, format.ranks, batch)
+        if program is None:
+            return format.rows(factors, index)
+        tables = [recipe.form(factors) for recipe in program.tables]
+        weight = None if program.weight is None else program.weight.form(factors)
+        if format.name == "CP":
+            assert weight is not None
+            return reference.product_rows(index, tables, weight, program.places, None, None, 0)
+        rows = reference.chain_rows(index, tables, program.places, None, None, 0)
+        return rows if weight is None else rows @ weight
