@@ -195,6 +195,20 @@ def test_a_narrow_terminal_shows_every_median_and_every_word():
     assert max(map(len, narrow.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_columns_that_have_no_room_are_named(width):
+    timing = Timing(12.0, 11.0, 13.0, 3)
+    full = replace(SLOW[1], forward_graph=timing, forward_backward_graph=timing, floor_ms=0.001)
+    text = printed(width, [full])
+    words, _, named = " ".join(text.split()).partition("in a wider terminal and in the file:")
+    assert max(map(len, text.splitlines())) <= width
+    for shown, heading in (("120.0×", "over floor"), ("0.001", "floor, ms"), ("8,192.0", "memory, MiB")):
+        assert shown in words or heading in named
+    assert "12.00" in words
+    assert "rankfold," in words
+    assert "…" not in words
+
+
 def test_a_file_gets_whole_lines_whatever_the_terminal(monkeypatch):
     monkeypatch.setattr("rankfold.cli.bench.run_case", lambda case, **_: [replace(r, case=case.name) for r in SLOW])
     result = CliRunner().invoke(app, ["bench", "layers", "--only", "784"], env={"COLUMNS": "80"})

@@ -103,8 +103,9 @@ def run_case(case: Case, device: torch.device, repeat: int, ceilings: Ceilings |
 def _measured(
     case: Case, ready: Mapping[str, Ready], device: torch.device, repeat: int, ceilings: Ceilings | None
 ) -> Iterator[Row]:
-    forward, forward_graph, _ = _timed(ready, Ready.inference, device, repeat)
-    both, both_graph, notes = _timed(ready, Ready.training, device, repeat)
+    forward, forward_graph, notes = _timed(ready, Ready.inference, device, repeat)
+    both, both_graph, more_notes = _timed(ready, Ready.training, device, repeat)
+    notes |= more_notes
     for name, one in ready.items():
         floors = (None, None) if ceilings is None else one.floors(ceilings, case.tf32)
         yield Row(

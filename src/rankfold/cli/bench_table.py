@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich import box
@@ -24,24 +25,44 @@ _STYLES = {DENSE: "dim", FIXED: "bold cyan", BAYESIAN: "cyan"}
 def record_tables(record: Mapping[str, Any], console: Console) -> Group:
     """The tables of a record, and why some were not measured.
 
-    On a narrow console the quartiles are left out, and names are wrapped.
+    On a narrow console the quartiles are left out and names are wrapped; if that is not enough, the last columns
+    are left out, and named.
     """
     shown: list[Table | Text] = []
     for wide, narrow in zip(sheets(record), sheets(record, quartiles=False), strict=True):
         table = _table(wide, narrow=False)
-        fits = console.measure(table, options=console.options.update_width(_NO_LIMIT)).maximum <= console.width
-        notes = [Text(f"  {note}", "dim") for note in wide.notes]
-        shown += [table if fits else _table(narrow, narrow=True), *notes]
+        widest = console.measure(table, options=console.options.update_width(_NO_LIMIT)).maximum
+        shown += [table] if widest <= console.width else _narrowed(narrow, console)
+        shown += [Text(f"  {note}", "dim") for note in wide.notes]
     return Group(*shown)
+
+
+def _narrowed(grid: Grid, console: Console) -> list[Table | Text]:
+    """As many columns as there is room for, and which others there are."""
+    count = len(grid.headings)
+    while count > grid.labels + 1:
+        kept = replace(grid, headings=grid.headings[:count], rows=tuple(row[:count] for row in grid.rows))
+        table = _table(kept, narrow=True)
+        if console.measure(table, options=console.options.update_width(_NO_LIMIT)).minimum <= console.width:
+            break
+        count -= 1
+    left_out = "; ".join(grid.headings[count:])
+    note = Text(f"  in a wider terminal and in the file: {left_out}", "dim")
+    return [table, note] if left_out else [table]
 
 
 def _table(grid: Grid, narrow: bool) -> Table:
     table = Table(title=grid.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=not narrow)
     for number, heading in enumerate(grid.headings):
         name = textwrap.fill(heading, _NARROW_HEADING, break_long_words=False) if narrow else heading
-        is_name = number == 1
-        justify = "left" if number < grid.labels else "right"
-        table.add_column(name, justify=justify, no_wrap=not (narrow and is_name), overflow="fold")  # type: ignore[arg-type]
+        words = [word for row in grid.rows for word in row[number].split()]
+        wrapped = narrow and any(" " in row[number] for row in grid.rows)
+        table.add_column(
+            name,
+            justify="left" if number < grid.labels else "right",
+            no_wrap=not wrapped,
+            min_width=max(map(len, words), default=0),
+        )
     for cells in grid.rows:
         table.add_row(*cells, style=_STYLES.get(cells[1]))
     return table
