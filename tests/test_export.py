@@ -394,9 +394,11 @@ def test_halves_compute_the_same_with_fewer_operations(config, tmp_path):
         assert fast.num_parameters < 30 * 21 + 21 + 21 * 4 + 4
 
 
-def test_a_layer_whose_halves_are_larger_than_its_weight_keeps_its_factors():
-    model = rf.Linear(6, 6, config=rf.CP(max_rank=5))
-    assert any("factors" in name for name in export_program(model, torch.randn(2, 6), layout="halves").state_dict)
+def test_a_layer_whose_halves_are_larger_than_its_weight_is_multiplied_out():
+    model, x = rf.Linear(6, 6, config=rf.CP(max_rank=5)).eval(), torch.randn(2, 6)
+    program = export_program(model, x, layout="halves")
+    assert {name: tuple(value.shape) for name, value in program.state_dict.items()} == {"weight": (6, 6), "bias": (6,)}
+    torch.testing.assert_close(program.module()(x), model(x))
 
 
 def test_an_unknown_layout_is_refused():

@@ -18,7 +18,7 @@ def laid_out(model: nn.Module, layout: Layout) -> nn.Module:
     """A copy of ``model`` in the given layout.
 
     ``factors`` is the smallest. ``halves`` multiplies the factors of linear layers out to two matrices, ``L`` (I, r)
-    of the input modes and ``R`` (r, J) of the others, where that is smaller than the dense weight: fewer and larger
+    of the input modes and ``R`` (r, J) of the others, or to one where that is smaller still: fewer and larger
     operations, so it is the fastest at small batches. TTM has no such halves and stays as it is, as do all
     other layers. ``dense`` has ``torch.nn`` layers only.
     """
@@ -42,12 +42,14 @@ def _with_halves(model: nn.Module) -> nn.Module:
 
 
 def _two_layers(layer: Linear) -> nn.Module | None:
-    """``x L R + b`` as two linear layers, if they are smaller than one."""
+    """``x L R + b`` as two linear layers, or as one if that is smaller; ``None`` if there are no halves."""
     with posterior_mean(layer):
         halves = None if layer.transposed else layer.tensor.format.halves(list(layer.tensor.factors.mean))
         bias = layer.bias
-    if halves is None or sum(half.numel() for half in halves) >= layer.in_features * layer.out_features:
+    if halves is None:
         return None
+    if sum(half.numel() for half in halves) >= layer.in_features * layer.out_features:
+        return layer.to_dense()
     return nn.Sequential(_linear(halves[0], None), _linear(halves[1], bias))
 
 
