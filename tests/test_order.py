@@ -127,3 +127,18 @@ def test_two_optimizers_step_once_each() -> None:
         for optimizer in optimizers:
             optimizer.step()
         ranks.step()
+
+
+def test_a_loop_that_never_calls_step_is_pointed_out_while_it_trains() -> None:
+    model, optimizer, ranks = make()
+
+    def without_ranks_step(times: int) -> None:
+        for _ in range(times):
+            (nll(model) + ranks.kl()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    without_ranks_step(50)
+    with pytest.warns(UserWarning, match=r"called 50 times and ranks.step\(\) never since"):
+        without_ranks_step(1)
+    without_ranks_step(20)  # said once
