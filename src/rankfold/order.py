@@ -17,7 +17,6 @@ from torch.optim import Optimizer
 
 from rankfold.wrapping import unwrapped_optimizer
 
-
 # So many steps of an optimizer without ranks.step() are no accident of the order any more.
 MOST_STEPS_AHEAD = 50
 
@@ -43,8 +42,8 @@ class StepOrder:
         self._kl_calls += 1
         if self._optimizer_steps and max(self._optimizer_steps.values()) == MOST_STEPS_AHEAD:
             self._warn(
-                f"optimizer.step() was called {MOST_STEPS_AHEAD} times and ranks.step() never since; call it after every "
-                f"optimizer.step(), or λ stays as it is, β does not rise and no rank is cut"
+                f"optimizer.step() was called {MOST_STEPS_AHEAD} times and ranks.step() never since; call it after "
+                f"every optimizer.step(), or λ stays as it is, β does not rise and no rank is cut"
             )
         if kl.requires_grad and not torch.compiler.is_compiling():
             self._open_kl = True
