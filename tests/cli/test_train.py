@@ -162,7 +162,44 @@ def test_a_file_of_predictions_is_not_replaced_unasked(finished, tmp_path):
     result = run("predict", folder, data, "--out", out)
     assert result.exit_code == 2
     assert out.read_text() == "mine"
+    assert "nowhere is no folder of a run" in text(run("predict", tmp_path / "nowhere", data, "--out", out))
     assert run("predict", folder, data, "--out", out, "--overwrite", "--samples", 2).exit_code == 0
+
+
+@pytest.mark.parametrize("names", [("good", "bad"), ("bad", "good")])
+def test_a_text_without_a_known_word_gets_about_the_shares_of_the_classes(names, tmp_path):
+    """Whichever class is the first by its name: ``names`` are those of three quarters of the texts, and of the rest."""
+    frequent, rare = names
+    words = {frequent: "fine great", rare: "poor dull"}
+    labels = [rare if n % 4 == 0 else frequent for n in range(80)]
+    data = tmp_path / "reviews.txt"
+    data.write_text("".join(f"{label}\tword{n % 9} {words[label]}\n" for n, label in enumerate(labels)))
+    assert run("train", data, "--quiet", "--epochs", 25, "--out", tmp_path / "run").exit_code == 0
+    new = tmp_path / "new.txt"
+    new.write_text("gibberish all over\nfine great\npoor dull\n")
+    result = run("predict", tmp_path / "run", new, "--out", tmp_path / "p.csv", "--json")
+    unknown, *known = read_csv(tmp_path / "p.csv")
+    assert float(unknown[f"probability_{frequent}"]) == pytest.approx(0.75, abs=0.15)
+    assert [row["prediction"] for row in known] == [frequent, rare]
+    assert min(float(row["probability"]) for row in known) > 0.9
+    figures = json.loads(result.output)
+    assert figures["unknown"] == {"words": 1}
+    assert figures["notes"] == ["1 of 3 lines hold no word that training knew"]
+
+
+def test_values_that_training_did_not_see_are_counted(finished, tmp_path):
+    kind, folder, _, _ = finished
+    data, _ = data_of(kind, tmp_path)
+    if kind == "classes":
+        spoiled(spoiled(data, 4, "colour", "mauve"), 9, "colour", "teal")
+        expected = [
+            "colour: 2 of 60 rows hold a value that training did not see, or saw only once; they count as unknown"
+        ]
+    else:
+        expected = []
+    out = ("--out", tmp_path / "p.csv", "--samples", 0, "--overwrite")
+    assert json.loads(run("predict", folder, data, *out, "--json").output)["notes"] == expected
+    assert all(note in run("predict", folder, data, *out).output for note in expected)
 
 
 # Interruption -----------------------------------------------------------------------------------------

@@ -63,6 +63,19 @@ def test_words_and_categories_of_the_examples_held_back_are_not_known(tmp_path):
     assert set(learned.preparation.words) == {word for word, count in times.items() if count >= 2}
 
 
+def test_words_that_are_not_known_count_for_nothing(tmp_path):
+    preparation = Texts.learn(lines(tmp_path / "l.txt"), DataOptions()).preparation
+    file = tmp_path / "new.txt"
+    file.write_text("fine gibberish\nnothing familiar\nfine\n")
+    examples = preparation.read(file)
+    row = preparation.words.index("fine") + 2
+    assert [sorted(set(rows)) for rows in examples.inputs[0].tolist()] == [[0, row], [0], [0, row]]
+    assert examples.unknown == {"words": 1}
+    assert list(preparation.notes(examples)) == ["1 of 3 lines hold no word that training knew"]
+    file.write_text("fine\n")
+    assert list(preparation.notes(preparation.read(file))) == []
+
+
 def test_words_stand_in_the_order_of_their_odds():
     random = np.random.default_rng(0)
     odds = {f"w{n}": n / 20 for n in range(21)}
@@ -90,6 +103,8 @@ def test_columns_are_numbers_or_categories(tmp_path):
     numbers, categories = preparation.read(file).inputs
     assert categories.tolist() == [[0]]  # not known
     assert numbers[0, 1] == 0  # a missing number counts as the mean
+    assert preparation.read(file).unknown == {"colour": 1}
+    assert next(preparation.notes(preparation.read(file))).startswith("colour: 1 of 1 rows hold a value that training")
     assert preparation.read(file).labels is None
 
 

@@ -50,17 +50,22 @@ def predict(
     import_module("torchmetrics")  # for the scores
     if samples == 1:
         raise typer.BadParameter("one draw has no spread; take 0 for the mean, or at least 2", param_hint="--samples")
-    if out != _STDOUT and out.exists() and not overwrite:
-        raise typer.BadParameter(f"{out} exists; choose another file, or give --overwrite", param_hint="--out")
     try:
-        predictions = FinishedRun.open(run, chosen_device(device)).predict(data, samples, seed)
+        finished = FinishedRun.open(run, chosen_device(device))
+        examples = finished.preparation.read(data)
     except (DataError, ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
+    if out != _STDOUT and out.exists() and not overwrite:
+        raise typer.BadParameter(f"{out} exists; choose another file, or give --overwrite", param_hint="--out")
+    predictions = finished.predict_examples(examples, samples, seed)
     _write(predictions, out)
     if as_json:
         typer.echo(json.dumps(_figures(predictions, out)), err=out == _STDOUT)
-    elif out != _STDOUT:
+        return
+    if out != _STDOUT:
         _print(predictions, out)
+    for note in predictions.notes:
+        Console(stderr=out == _STDOUT).print(note, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def _write(predictions: Predictions, out: Path) -> None:
@@ -76,12 +81,20 @@ def _write(predictions: Predictions, out: Path) -> None:
 
 
 def _figures(predictions: Predictions, out: Path) -> dict[str, Any]:
-    return {"file": str(out), "count": len(predictions), "scores": predictions.scores()}
+    unknown = dict(predictions.examples.unknown)
+    return {
+        "file": str(out),
+        "count": len(predictions),
+        "scores": predictions.scores(),
+        "unknown": unknown,
+        "notes": predictions.notes,
+    }
 
 
 def _print(predictions: Predictions, out: Path) -> None:
     console = Console()
-    console.print(f"{len(predictions):,} predictions in [bold]{out}[/].", highlight=False, soft_wrap=True)
+    what = "prediction" if len(predictions) == 1 else "predictions"
+    console.print(f"{len(predictions):,} {what} in [bold]{out}[/].", highlight=False, soft_wrap=True)
     scores = predictions.scores()
     if scores is None:
         return

@@ -50,7 +50,10 @@ class FinishedRun:
 
     def predict(self, data: Path, samples: int = 32, seed: int = 0) -> Predictions:
         """Read new data of the same form, and predict."""
-        encoded = self.preparation.read(data)
+        return self.predict_examples(self.preparation.read(data), samples, seed)
+
+    def predict_examples(self, encoded: Encoded, samples: int, seed: int) -> Predictions:
+        """Predict for data that were read."""
         device = next(self.model.parameters()).device
         inputs = tuple(x.to(device) for x in encoded.inputs)
         mean, std = self.objective.predict(self.model, inputs, samples, seed)
@@ -76,6 +79,11 @@ class Predictions:
 
     def __len__(self) -> int:
         return len(self.examples)
+
+    @property
+    def notes(self) -> list[str]:
+        """What of the data training did not know."""
+        return list(self.preparation.notes(self.examples))
 
     @property
     def header(self) -> list[str]:

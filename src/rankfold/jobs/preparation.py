@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, final
 
@@ -55,11 +55,16 @@ class DataOptions:
 @final
 @dataclass(frozen=True)
 class Encoded:
-    """Examples as a network takes them, their labels if there are any, and how a user finds them."""
+    """Examples as a network takes them, their labels if there are any, and how a user finds them.
+
+    Attributes:
+        unknown: how many examples hold something that training did not know, by where it stands.
+    """
 
     inputs: tuple[Tensor, ...]
     labels: Tensor | None
     names: tuple[str, ...]
+    unknown: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -112,6 +117,10 @@ class Preparation(ABC):
     @abstractmethod
     def read(self, path: Path) -> Encoded:
         """New data of the same form, with or without labels."""
+
+    def notes(self, examples: Encoded) -> Iterator[str]:
+        """What a user should know of new data: a line for everything unknown that was counted."""
+        yield from ()
 
     @abstractmethod
     def as_dict(self) -> dict[str, Any]:

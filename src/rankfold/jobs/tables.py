@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self, final
@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from rankfold.data.errors import DamagedData, MissingData
-from rankfold.data.table import Table, is_numeric, parsed, read_table
+from rankfold.data.table import FIRST_ROW, Table, is_numeric, parsed, read_table
 from rankfold.jobs.preparation import DataOptions, Encoded, Learned, ModelName, Network, Preparation, Rows, divide
 from rankfold.jobs.targets import Classes, Quantity
-from rankfold.models.mlp import TableClassifier, TableRegressor
+from rankfold.models.mlp import UNKNOWN_ROW, TableClassifier, TableRegressor
 
 # Whole numbers of more values than this are a quantity, not classes.
 MOST_CLASSES = 20
@@ -48,7 +48,7 @@ class CategoryColumn:
 
     def encode(self, table: Table) -> NDArray[np.int64]:
         rows = {value: n for n, value in enumerate(self.values, start=1)}
-        return np.array([rows.get(cell, 0) for cell in table.columns[self.name]], np.int64)
+        return np.array([rows.get(cell, UNKNOWN_ROW) for cell in table.columns[self.name]], np.int64)
 
 
 @final
@@ -91,6 +91,14 @@ class Tabular(Preparation):
             )
         return self._encode(table)
 
+    def notes(self, examples: Encoded) -> Iterator[str]:
+        for name, count in examples.unknown.items():
+            if count:
+                yield (
+                    f"{name}: {count:,} of {len(examples):,} rows hold a value that training did not see, or saw only "
+                    f"once; they count as unknown"
+                )
+
     def network(self, model: ModelName) -> Network:
         options = {"num_numbers": len(self.numbers), "sizes": [len(c.values) + 1 for c in self.categories]}
         if isinstance(self.target, Quantity):
@@ -111,12 +119,16 @@ class Tabular(Preparation):
         )
 
     def _encode(self, table: Table) -> Encoded:
-        inputs = []
+        inputs, unknown = [], {}
         if self.numbers:
             inputs.append(torch.from_numpy(np.stack([column.encode(table) for column in self.numbers], axis=1)))
         if self.categories:
-            inputs.append(torch.from_numpy(np.stack([column.encode(table) for column in self.categories], axis=1)))
-        return Encoded(tuple(inputs), self._labels(table), tuple(str(n) for n in range(2, len(table) + 2)))
+            rows = np.stack([column.encode(table) for column in self.categories], axis=1)
+            counts = (rows == UNKNOWN_ROW).sum(0).tolist()
+            unknown = {column.name: count for column, count in zip(self.categories, counts, strict=True)}
+            inputs.append(torch.from_numpy(rows))
+        names = tuple(str(n) for n in range(FIRST_ROW, len(table) + FIRST_ROW))
+        return Encoded(tuple(inputs), self._labels(table), names, unknown)
 
     def _labels(self, table: Table) -> torch.Tensor | None:
         """Of the target's column, where there is one that is not empty."""

@@ -7,11 +7,14 @@ chosen by these 400 reviews.
 
 The order has seen the labels, and of a rare word it knows by heart the few texts it was in. So rare words are left
 out, and others that are not frequent stand near those that speak for no class.
+
+A word that is not known counts as padding, that is for nothing. A row of its own would have to stand somewhere in that
+order, and so say what its neighbours say. A text without any known word gets what the last layer's bias says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self, final
@@ -22,7 +25,7 @@ from numpy.typing import NDArray
 
 from rankfold.data.errors import DamagedData
 from rankfold.data.lines import Lines, read_lines
-from rankfold.data.words import Corpus, sequences, vocabulary
+from rankfold.data.words import PADDING, UNKNOWN, Corpus, sequences, vocabulary
 from rankfold.jobs.preparation import DataOptions, Encoded, Learned, ModelName, Network, Preparation, divide
 from rankfold.jobs.targets import Classes
 from rankfold.models.ngram import NgramClassifier
@@ -34,16 +37,18 @@ EMBEDDING_DIM = 32
 _MIN_COUNT, _MIN_COUNT_OF_FEW, _FEW_TEXTS = 5, 2, 1000
 # The evidence of so many words is needed to outweigh the shares of the classes.
 _PRIOR_COUNT = 10.0
+_WORDS = "words"
 
 
 @final
 @dataclass(frozen=True)
 class Texts(Preparation):
-    """The words of the training part; texts are cut to the length of the longest of its texts.
+    """The words of the training part, no other word counts; texts are cut to the length of the longest of its texts.
 
     Attributes:
         words: in the order of their rows, the first of which is row 2.
         length: of texts, in words; longer ones keep their last words.
+        shares: of the classes, with one example more of each; the network starts there. Older runs have none.
     """
 
     kind: ClassVar[str] = "lines"
@@ -55,6 +60,7 @@ class Texts(Preparation):
     target: Classes
     words: tuple[str, ...]
     length: int
+    shares: tuple[float, ...] | None = None
 
     @classmethod
     def learn(cls, path: Path, options: DataOptions) -> Learned:
@@ -71,32 +77,53 @@ class Texts(Preparation):
         words = ordered_words(corpus, labels, len(target.names))
         if not words:
             raise DamagedData(f"{path}: no word occurs often enough in the texts; words are made of letters and digits")
-        preparation = cls(target, words, int(corpus.sizes(LONGEST_TEXT).max()))
+        counts = np.bincount(labels, minlength=len(target.names)) + 1
+        shares = counts / counts.sum()
+        preparation = cls(target, words, int(corpus.sizes(LONGEST_TEXT).max()), tuple(shares.tolist()))
         return Learned(preparation, preparation._encode(lines), train, validation)
 
     def read(self, path: Path) -> Encoded:
         return self._encode(read_lines(path))
 
+    def notes(self, examples: Encoded) -> Iterator[str]:
+        count = examples.unknown[_WORDS]
+        if count:
+            yield f"{count:,} of {len(examples):,} lines hold no word that training knew"
+
     def network(self, model: ModelName) -> Network:
-        sizes = {"num_rows": len(self.words) + 2, "embedding_dim": EMBEDDING_DIM, "num_classes": len(self.target.names)}
-        return Network(NgramClassifier, sizes)
+        options = {
+            "num_rows": len(self.words) + 2,
+            "embedding_dim": EMBEDDING_DIM,
+            "num_classes": len(self.target.names),
+            "shares": self.shares,
+        }
+        return Network(NgramClassifier, options)
 
     def as_dict(self) -> dict[str, Any]:
-        target = {"names": list(self.target.names)}
-        return {"kind": self.kind, "target": target, "length": self.length, "words": list(self.words)}
+        return {
+            "kind": self.kind,
+            "target": {"names": list(self.target.names)},
+            "length": self.length,
+            "shares": self.shares,
+            "words": list(self.words),
+        }
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        return cls(Classes(tuple(content["target"]["names"])), tuple(content["words"]), content["length"])
+        shares = content.get("shares")  # older runs have none
+        words = tuple(content["words"])
+        return cls(Classes(tuple(content["target"]["names"])), words, content["length"], shares and tuple(shares))
 
     def _encode(self, lines: Lines) -> Encoded:
         ids = {word: n for n, word in enumerate(self.words, start=2)}
         corpus = Corpus.of(lines.texts)
         rows = sequences(corpus, ids, self.length, "last")
+        rows[rows == UNKNOWN] = PADDING
+        unknown = {_WORDS: int((rows == PADDING).all(1).sum())}
         labels = None
         if lines.labels is not None:
             labels = self.target.encode(lines.labels, lambda n: f"{lines.path}, line {lines.numbers[n]}")
-        return Encoded((torch.from_numpy(rows),), labels, tuple(map(str, lines.numbers)))
+        return Encoded((torch.from_numpy(rows),), labels, tuple(map(str, lines.numbers)), unknown)
 
 
 def ordered_words(corpus: Corpus, labels: NDArray[np.int64], num_classes: int) -> tuple[str, ...]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import final
 
+import torch
 from torch import Tensor, nn
 
 NUM_ROWS = 10_131_227
@@ -19,6 +21,8 @@ class NgramClassifier(nn.Module):
         num_rows: of the table, one for every n-gram; row 0 is padding and counts for nothing.
         embedding_dim: their length.
         num_classes: how many logits.
+        shares: of the classes; the logits of a text without n-grams start at their logarithms. As in any linear
+            layer if left out.
 
     Shape: rows (B, L), int32 or int64, to logits (B, num_classes).
 
@@ -27,10 +31,21 @@ class NgramClassifier(nn.Module):
     torch.Size([2, 2])
     """
 
-    def __init__(self, num_rows: int = NUM_ROWS, embedding_dim: int = EMBEDDING_DIM, num_classes: int = 2) -> None:
+    def __init__(
+        self,
+        num_rows: int = NUM_ROWS,
+        embedding_dim: int = EMBEDDING_DIM,
+        num_classes: int = 2,
+        shares: Sequence[float] | None = None,
+    ) -> None:
         super().__init__()
+        if shares is not None and len(shares) != num_classes:
+            raise ValueError(f"shares must be one for each of the {num_classes} classes, got {len(shares)}")
         self.embedding = nn.EmbeddingBag(num_rows, embedding_dim, mode="mean", padding_idx=PADDING_ROW)
         self.head = nn.Linear(embedding_dim, num_classes)
+        if shares is not None:
+            with torch.no_grad():
+                self.head.bias.copy_(torch.tensor(shares).log())
 
     def forward(self, rows: Tensor) -> Tensor:
         logits: Tensor = self.head(self.embedding(rows))
