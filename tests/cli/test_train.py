@@ -94,6 +94,22 @@ def test_the_folder_is_whole_and_can_be_reported(finished):
     assert run("report", folder, "--out", folder / "page.html").exit_code == 0
 
 
+def test_the_first_line_names_the_folder_and_a_guess(finished):
+    kind, folder, _, output = finished
+    first = output.splitlines()[0]
+    assert first.startswith(f"{folder}: ")
+    assert ("guessed from the target's numbers; --task classification changes it" in first) == (kind == "quantity")
+
+
+def test_a_task_that_was_asked_for_is_no_guess(tmp_path):
+    data = table(tmp_path / "t.csv")
+    options = ("--target", "price", "--task", "regression", "--epochs", 1, "--out", tmp_path / "run")
+    result = run("train", data, *options)
+    assert result.exit_code == 0, result.output
+    assert "guessed" not in result.output
+    assert "1 epoch in" in result.output
+
+
 def test_another_run_never_replaces_it(finished):
     kind, folder, data, _ = finished
     assert "holds a finished run" in text(run("train", data, *data_of(kind, folder.parent)[1], "--out", folder))
@@ -321,6 +337,12 @@ def test_a_bad_cell_is_named(row, column, cell, message, tmp_path):
         ("a,b\n" + "1,2\n" * 20, ["--target", "b", "--task", "regression"], "all numbers in column 'b' are 2"),
         ("a,b\n" + "1,x\n1,y\n" * 20, ["--target", "b"], "has no column besides 'b'"),
         ("a,b\n1,x\n2,y\n", ["--target", "b"], "has 2 examples, too few to learn from"),
+        (
+            "a,b\n" + "".join(f"{n},n{n}\n" for n in range(12)) + "5,z\n" * 3,
+            ["--target", "b"],
+            "t.csv: 12 of 13 classes have one example only",
+        ),
+        ("a,b\n1,x\n", ["--target", "b"], "has 1 example, too few to learn from"),
         ("a,b\n1,x\n2,y\n", [], "name the column to predict with --target; "),
         ("a,b\n1,x\n" * 9, ["--target", "b", "--ignore", "c"], "no column 'c', which --ignore names"),
         ("a,b\n1,x\n" * 9, ["--target", "b", "--model", "cnn"], "--model cnn does not suit"),

@@ -124,12 +124,26 @@ def test_numbers_may_be_names(tmp_path):
         ([str(n) for n in range(30)], Quantity),
         (["0.5", "1.5"] * 15, Quantity),
         (["yes", "no"] * 15, Classes),
+        ([str(n) for n in range(11)], Quantity),  # more than half of the rows differ
+        ([str(n) for n in range(6)] * 2, Classes),
     ],
 )
 def test_classes_or_a_quantity_is_seen_from_the_target(cells, expected, tmp_path):
     file = tmp_path / "t.csv"
     file.write_text("x,y\n" + "".join(f"{n},{cell}\n" for n, cell in enumerate(cells)))
     assert isinstance(Tabular.learn(file, DataOptions(target="y")).preparation.target, expected)
+
+
+def test_a_guess_is_one_only_where_the_other_task_is_possible(tmp_path):
+    def guess(cells):
+        file = tmp_path / "t.csv"
+        file.write_text("x,y\n" + "".join(f"{n},{cell}\n" for n, cell in enumerate(cells)))
+        return Tabular.learn(file, DataOptions(target="y")).preparation.guess
+
+    assert guess(["yes", "no"] * 10) is None
+    assert "--task regression" in guess(["1", "0"] * 10)
+    assert "--task classification" in guess(map(str, range(20)))
+    assert Texts.learn(lines(tmp_path / "l.txt"), DataOptions()).preparation.guess is None
 
 
 def test_classes_that_are_numbers_are_in_their_order(tmp_path):

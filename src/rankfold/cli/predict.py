@@ -14,6 +14,7 @@ from rich.console import Console
 from rankfold.cli.device import chosen_device
 from rankfold.data.errors import DataError
 from rankfold.jobs.predicting import FinishedRun, Predictions
+from rankfold.jobs.preparation import counted
 from rankfold.jobs.targets import Quantity
 
 _STDOUT = Path("-")
@@ -93,8 +94,7 @@ def _figures(predictions: Predictions, out: Path) -> dict[str, Any]:
 
 def _print(predictions: Predictions, out: Path) -> None:
     console = Console()
-    what = "prediction" if len(predictions) == 1 else "predictions"
-    console.print(f"{len(predictions):,} {what} in [bold]{out}[/].", highlight=False, soft_wrap=True)
+    console.print(f"{counted(len(predictions), 'prediction')} in [bold]{out}[/].", highlight=False, soft_wrap=True)
     scores = predictions.scores()
     if scores is None:
         return

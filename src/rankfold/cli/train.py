@@ -22,7 +22,7 @@ from rankfold.data.errors import DataError
 from rankfold.experiments.spec import FormatName, PriorName
 from rankfold.health import NumericalFault
 from rankfold.jobs.job import JOB_FILE, RESULT_FILE, Job, learn, make_spec
-from rankfold.jobs.preparation import DataOptions, ModelName, TaskName
+from rankfold.jobs.preparation import DataOptions, ModelName, TaskName, counted
 from rankfold.jobs.running import JobRun, Record, Stopped, Watcher, fingerprint
 
 FAILED = 1
@@ -202,7 +202,7 @@ def _train(run: JobRun, output: _Output) -> None:
     console = Console()
     speaks = not (output.quiet or output.as_json)
     if speaks:
-        console.print(opening_line(run), highlight=False)
+        console.print(opening_line(run), markup=False, highlight=False, soft_wrap=True)
         if run.history:
             console.print(f"Going on after epoch {len(run.history)}.", highlight=False)
     try:
@@ -224,7 +224,7 @@ def _watched(run: JobRun, output: _Output, console: Console, live: bool) -> Reco
 
 
 def _say_stopped(run: JobRun, output: _Output, console: Console, stop: BaseException) -> None:
-    kept = f"Stopped after {len(run.history)} of {run.job.spec.epochs} epochs; the checkpoint is kept."
+    kept = f"Stopped after {len(run.history)} of {counted(run.job.spec.epochs, 'epoch')}; the checkpoint is kept."
     at_once = "Stopped at once; the last checkpoint is kept, if there was one."
     if output.as_json:
         typer.echo(json.dumps({"event": "stopped", "epoch": len(run.history), "resume": run.resume_command}))
@@ -243,6 +243,7 @@ def _say_result(run: JobRun, result: Record, output: _Output, console: Console) 
         console.print(hint, style="yellow", markup=False, highlight=False)
     seconds = result["timing"]["training_seconds"]
     console.print(
-        f"{len(run.history)} epochs in {seconds:.0f} s; all of it is in [bold]{run.folder}[/].", highlight=False
+        f"{counted(len(run.history), 'epoch')} in {seconds:.0f} s; all of it is in [bold]{run.folder}[/].",
+        highlight=False,
     )
     console.print(f"New data: rankfold predict {run.folder} DATA", markup=False, highlight=False, soft_wrap=True)

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rankfold.cli.demo_screen import ACCENT, bar, rank_bars
+from rankfold.jobs.preparation import counted
 from rankfold.jobs.running import JobRun
 from rankfold.jobs.targets import Quantity
 
@@ -38,10 +39,12 @@ def opening_line(run: JobRun) -> str:
     data, spec = run.data, run.job.spec
     target = run.objective.target
     what = f"regression of {target.name!r}" if isinstance(target, Quantity) else f"{len(target.names)} classes"
+    if run.preparation.guess is not None and run.job.options.task is None:
+        what += f" ({run.preparation.guess})"
     return (
-        f"{run.preparation.described_as}, {what}: {len(data.train):,} examples to train, {len(data.evaluation):,} held "
-        f"back; model {run.job.model}, {run.before.dense_parameters:,} parameters if it were dense; {spec.epochs} "
-        f"epochs, batches of {spec.batch_size}, KL weight {spec.kl_weight:g}"
+        f"{run.folder}: {run.preparation.described_as}, {what}: {counted(len(data.train), 'example')} to train, "
+        f"{len(data.evaluation):,} held back; model {run.job.model}, {run.before.dense_parameters:,} parameters if it "
+        f"were dense; {counted(spec.epochs, 'epoch')}, batches of {spec.batch_size}, KL weight {spec.kl_weight:g}"
     )
 
 
@@ -80,7 +83,8 @@ def hints(result: Record) -> Iterator[str]:
             f"may weigh too much: try --kl-weight {spec['kl_weight'] / 4:.2g}, or more --epochs."
         )
     if result["data"]["num_evaluation"] < 100:
-        yield f"Scores from {result['data']['num_evaluation']} examples are rough; a larger --validation-share helps."
+        few = counted(result["data"]["num_evaluation"], "example")
+        yield f"Scores from {few} are rough; a larger --validation-share helps."
     collapsed = [warning.split(".tensor")[0] for warning in result["warnings"] if _COLLAPSE in warning]
     if collapsed:
         some = ", ".join(collapsed[:_MOST_NAMED]) + (", …" if len(collapsed) > _MOST_NAMED else "")
@@ -93,13 +97,13 @@ def hints(result: Record) -> Iterator[str]:
 
 def _score_table(metrics: Record, num_evaluation: int) -> Table:
     rows = {
-        f"mean of {metrics['monte_carlo']['samples']} samples": metrics["monte_carlo"],
+        f"mean of {counted(metrics['monte_carlo']['samples'], 'sample')}": metrics["monte_carlo"],
         "posterior mean": metrics["posterior_mean"],
         f"always {_shown(metrics['baseline']['answer'])}": metrics["baseline"],
     }
     columns = [key for key in _HEADINGS if key in metrics["monte_carlo"]]
     table = Table(box=box.SIMPLE_HEAD, header_style="bold")
-    table.add_column(f"{num_evaluation:,} examples held back", no_wrap=True)
+    table.add_column(f"{counted(num_evaluation, 'example')} held back", no_wrap=True)
     for key in columns:
         table.add_column(_HEADINGS[key][0], justify="right")
     for label, scores in rows.items():

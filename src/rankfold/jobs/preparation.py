@@ -118,6 +118,11 @@ class Preparation(ABC):
     def read(self, path: Path) -> Encoded:
         """New data of the same form, with or without labels."""
 
+    @property
+    def guess(self) -> str | None:
+        """How the task was chosen where nobody said it, and how to choose the other; nothing if there is but one."""
+        return None
+
     def notes(self, examples: Encoded) -> Iterator[str]:
         """What a user should know of new data: a line for everything unknown that was counted."""
         yield from ()
@@ -149,7 +154,11 @@ def divide(labels: NDArray[Any] | None, size: int, share: float, path: Path) -> 
     A class of one example is trained on.
     """
     if size < FEWEST_EXAMPLES:
-        raise MissingData(f"{path} has {size} examples, too few to learn from; {FEWEST_EXAMPLES} is the least")
+        raise MissingData(
+            f"{path} has {counted(size, 'example')}, too few to learn from; {FEWEST_EXAMPLES} is the least"
+        )
+    if labels is not None:
+        _check_repeated(labels, path)
     random = np.random.default_rng(_DIVISION_SEED)
     order = random.permutation(size)
     groups = [order] if labels is None else [order[labels[order] == label] for label in np.unique(labels)]
@@ -164,9 +173,29 @@ def divide(labels: NDArray[Any] | None, size: int, share: float, path: Path) -> 
 def divide_in_order(size: int, share: float, path: Path) -> tuple[Rows, Rows]:
     """The last rows are for validation: for rows in the order of time."""
     if size < FEWEST_EXAMPLES:
-        raise MissingData(f"{path} has {size} rows, too few to learn from; {FEWEST_EXAMPLES} is the least")
+        raise MissingData(f"{path} has {counted(size, 'row')}, too few to learn from; {FEWEST_EXAMPLES} is the least")
     first = size - min(size - 1, max(1, round(share * size)))
     return np.arange(first), np.arange(first, size)
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "example"), counted(2000, "row")
+    ('1 example', '2,000 rows')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _check_repeated(labels: NDArray[Any], path: Path) -> None:
+    """Most classes must have more than one example."""
+    times = np.unique(labels, return_counts=True)[1]
+    single = int((times == 1).sum())
+    if single > len(times) / 2:
+        raise MissingData(
+            f"{path}: {single} of {len(times)} classes have one example only, so nothing can be learned of them; give "
+            f"more examples of each, or, if the target of a table is a number, --task regression"
+        )
 
 
 def _held_back(size: int, share: float) -> int:

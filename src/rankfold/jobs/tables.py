@@ -18,8 +18,8 @@ from rankfold.jobs.preparation import DataOptions, Encoded, Learned, ModelName, 
 from rankfold.jobs.targets import Classes, Quantity
 from rankfold.models.mlp import UNKNOWN_ROW, TableClassifier, TableRegressor
 
-# Whole numbers of more values than this are a quantity, not classes.
-MOST_CLASSES = 20
+# Whole numbers of more values than this, or than this share of the rows, are a quantity, not classes.
+MOST_CLASSES, _LARGEST_SHARE = 20, 0.5
 # A category seen once says little; it counts as unknown.
 _MIN_COUNT = 2
 
@@ -99,6 +99,15 @@ class Tabular(Preparation):
                     f"once; they count as unknown"
                 )
 
+    @property
+    def guess(self) -> str | None:
+        # names can be nothing but classes
+        if isinstance(self.target, Quantity):
+            return "guessed from the target's numbers; --task classification changes it"
+        if not isinstance(parsed(self.target.names), int):
+            return "guessed from the target's numbers; --task regression changes it"
+        return None
+
     def network(self, model: ModelName) -> Network:
         options = {"num_numbers": len(self.numbers), "sizes": [len(c.values) + 1 for c in self.categories]}
         if isinstance(self.target, Quantity):
@@ -154,7 +163,8 @@ def _is_regression(table: Table, options: DataOptions) -> bool:
     values = parsed(cells)
     if isinstance(values, int):
         return False
-    return len(set(values.tolist())) > MOST_CLASSES or bool((values != np.round(values)).any())
+    distinct = len(set(values.tolist()))
+    return distinct > min(MOST_CLASSES, _LARGEST_SHARE * len(cells)) or bool((values != np.round(values)).any())
 
 
 def _quantity(table: Table, name: str, train: Rows) -> Quantity:
