@@ -1,6 +1,9 @@
 """The commands reproduce and table, end to end on tiny images."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,7 @@ from experiments.tiny import write_data, write_table
 from typer.testing import CliRunner
 
 from rankfold.cli.main import app
+from rankfold.cli.reproduce_screen import Board
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
@@ -63,6 +67,17 @@ def test_the_table_goes_into_a_file(invoke, tmp_path):
     assert "| TTM    | FR" in readme.read_text()
 
 
+def test_a_single_run_is_not_spoken_of_as_several(invoke):
+    assert "1 run has a result, in" in invoke("reproduce", "ttm-fr", "--seeds", "1").output
+    assert "Nothing to do: 1 run has a result in" in invoke("reproduce", "ttm-fr", "--seeds", "1").output
+
+
+@pytest.mark.parametrize("module", ["rankfold", "rankfold.cli"])
+def test_the_package_is_the_command(module):
+    done = subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=True)
+    assert "reproduce" in done.stdout
+
+
 def test_a_failure_gives_exit_code_1_and_its_reason(invoke, tmp_path):
     file = tmp_path / "results" / "tiny" / "ttm-fr-seed0.json"
     file.parent.mkdir(parents=True)
@@ -81,6 +96,41 @@ def test_ctrl_c_gives_exit_code_130(invoke, monkeypatch):
     result = invoke("reproduce", "ttm-fr", "--seeds", "1")
     assert result.exit_code == 130
     assert "Give the same command again to go on" in result.output
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_ctrl_c_leaves_checkpoints_from_which_the_same_command_goes_on(folder, tmp_path, monkeypatch, jobs):
+    write_table(tmp_path / "experiments", formats=("ttm",))
+    spec = tmp_path / "experiments" / "tiny" / "ttm-fr.toml"
+    spec.write_text(spec.read_text().replace("epochs = 2", "epochs = 500", 1))
+    note = Board.note
+
+    def note_and_press_once_all_have_an_epoch(board, event, *, live=False):
+        line = note(board, event, live=live)
+        if not board.stop_requests and [epoch is None for epoch in board.latest.values()] == [False] * jobs:
+            signal.raise_signal(signal.SIGINT)
+        return line
+
+    monkeypatch.setattr(Board, "note", note_and_press_once_all_have_an_epoch)
+    command = ["reproduce", "tiny", "ttm-fr", "--seeds", str(jobs), "--jobs", str(jobs), "--no-verify"]
+    places = {
+        "--data": folder / "data",
+        **{f"--{name}": tmp_path / name for name in ("experiments", "results", "runs")},
+    }
+    command += ["--device", "cpu", *(str(part) for place in places.items() for part in place)]
+    first = CliRunner().invoke(app, command)
+    kept = [_epoch_of_checkpoint(tmp_path / "runs" / "tiny" / f"ttm-fr-seed{seed}") for seed in range(jobs)]
+    second = CliRunner().invoke(app, command)
+    assert (first.exit_code, second.exit_code) == (130, 130)
+    assert "Give the same command again to go on" in first.output
+    assert "going on" not in first.output
+    for seed in range(jobs):
+        assert f"ttm-fr-seed{seed}  going on at epoch {kept[seed] + 1}" in second.output
+
+
+def _epoch_of_checkpoint(folder):
+    (checkpoint,) = (folder / "train").iterdir()
+    return int(checkpoint.name.removeprefix("epoch-"))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -13,13 +14,14 @@ from rich.live import Live
 
 from rankfold.cli.device import chosen_device
 from rankfold.cli.reproduce_screen import Board, final_lines
+from rankfold.cli.stopping import INTERRUPTED, stop_requests
 from rankfold.data.errors import DamagedData, MissingData
 from rankfold.experiments.planning import Request, Schedule, schedule
 from rankfold.experiments.registry import task_named
 from rankfold.experiments.results import Places
-from rankfold.experiments.runner import execute
+from rankfold.experiments.runner import Event, execute
 
-FAILED, INTERRUPTED = 1, 130
+FAILED = 1
 _DEFAULT = Places()
 
 
@@ -43,9 +45,9 @@ def reproduce(
 ) -> None:
     """Run the rows of a table that have no result yet, and the rows they need.
 
-    One run writes one file, `results/<table>/<row>-seed<k>.json`. A run that is interrupted goes on
-    where it was when the command is given again. Results of `--quick` and `--validation` are kept in
-    folders of their own. `rankfold table` shows what there is.
+    One run writes one file, `results/<table>/<row>-seed<k>.json`. Ctrl-C stops after the current epoch and
+    keeps a checkpoint; the same command goes on from there. Ctrl-C again stops at once. Results of `--quick`
+    and `--validation` are kept in folders of their own. `rankfold table` shows what there is.
 
     Exit codes: 0 all runs have results, 1 some failed, 2 the request is wrong, 130 stopped by Ctrl-C.
     """
@@ -82,13 +84,14 @@ def _schedule(request: Request, places: Places) -> Schedule:
 
 
 def _execute(plan: Schedule, places: Places, device: torch.device, jobs: int, board: Board, console: Console) -> None:
-    if not console.is_terminal:
-        execute(plan, places, device, jobs, lambda event: _print(console, board.note(event)))
-        return
-    with Live(board, console=console, refresh_per_second=4) as live:
-        execute(plan, places, device, jobs, lambda event: _print(live.console, board.note(event, live=True)))
+    live = Live(board, console=console, refresh_per_second=4) if console.is_terminal else None
 
+    def report(event: Event) -> None:
+        line = board.note(event, live=live is not None)
+        if line is not None:
+            console.print(line, highlight=False, soft_wrap=True)
+        if board.stop_requests and not event.ends:  # the end of an epoch: what was learned gets its checkpoint
+            raise KeyboardInterrupt
 
-def _print(console: Console, line: str | None) -> None:
-    if line is not None:
-        console.print(line, highlight=False, soft_wrap=True)
+    with stop_requests() as board.stop_requests, live or nullcontext():
+        execute(plan, places, device, jobs, report)

@@ -23,13 +23,18 @@ _LINES_PER_RUN = 5  # of progress, where there is no terminal
 
 
 class Board:
-    """The state of all runs, drawn on the terminal as it changes."""
+    """The state of all runs, drawn on the terminal as it changes.
+
+    Attributes:
+        stop_requests: not empty once the user has asked to stop.
+    """
 
     def __init__(self, plan: Schedule) -> None:
         self.plan = plan
         self.new = len(plan.waiting)
         self.latest: dict[str, Epoch | None] = {}
         self.start = time.perf_counter()
+        self.stop_requests: list[int] = []
         self._epochs_done = 0.0
         self._ended = 0
 
@@ -39,10 +44,13 @@ class Board:
         if event.ends:
             self._finish(event.run)
             return _failure_line(name, event.failure) if event.failure else _result_line(name, event.result or {})
+        is_first = self.latest.get(name) is None
         self.latest[name] = event.epoch
         if event.epoch is None:
             return None
         self._epochs_done += 1
+        if is_first and event.epoch.epoch > 1:
+            return f"{name}  going on at epoch {event.epoch.epoch}"
         every = max(1, total_epochs(event.run) // _LINES_PER_RUN)
         return None if live or event.epoch.epoch % every else _epoch_line(event.run, event.epoch)
 
@@ -68,8 +76,11 @@ class Board:
         for run in self.plan.running:
             table.add_row(*_cells(run, self.latest.get(run.name)))
         left = self.seconds_left
-        status = f"{self._ended} of {self.new} runs done, {_clock(time.perf_counter() - self.start)} gone"
-        return Group(table, Text(status + (f", about {_clock(left)} left" if left is not None else ""), style="dim"))
+        gone, runs = _clock(time.perf_counter() - self.start), "run" if self.new == 1 else "runs"
+        status = f"{self._ended} of {self.new} {runs} done, {gone} gone"
+        status += f", about {_clock(left)} left" if left is not None else ""
+        stopping = "; stopping after this epoch, Ctrl-C again stops at once" if self.stop_requests else ""
+        return Group(table, Text(status + stopping, style="dim"))
 
 
 def total_epochs(run: Run) -> int:
@@ -83,10 +94,11 @@ def final_lines(plan: Schedule, board: Board, folder: Path) -> Iterator[str]:
         yield _failure_line(name, why)
     old = len(plan.finished) + len(plan.failures) - board.new
     seconds = time.perf_counter() - board.start
-    counts = f"{len(plan.finished)} runs have results"
+    one = len(plan.finished) == 1
+    counts = "1 run has a result" if one else f"{len(plan.finished)} runs have results"
     counts += f", {len(plan.failures)} failed" if plan.failures else ""
     if board.new == 0 and not plan.failures:
-        yield f"Nothing to do: all {counts} in {folder}."
+        yield f"Nothing to do: {'' if one else 'all '}{counts} in {folder}."
     else:
         known = f" ({old} from before)" if old > 0 and not plan.failures else ""
         yield f"{counts}{known}, in {folder}; {_clock(seconds)}."

@@ -23,9 +23,11 @@ _NAME = re.compile(r"epoch-\d+")
 
 
 def write_checkpoint(folder: Path, model: nn.Module, state: dict[str, Any], epoch: int) -> None:
-    """Keep the model and ``state`` of the end of ``epoch``; older checkpoints are removed."""
+    """Keep the model and ``state`` of the end of ``epoch``, unless that is done; older checkpoints are removed."""
     older = _checkpoints(folder)
     partial, final = folder / f"partial-{os.getpid()}", folder / f"epoch-{epoch:04d}"
+    if final in older:
+        return
     _remove(partial)
     save(model, partial)
     torch.save(state, partial / _STATE_FILE)

@@ -6,10 +6,12 @@ import multiprocessing
 import os
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Event as Flag
 from typing import Any, final
 
 import torch
@@ -43,8 +45,8 @@ Report = Callable[[Event], None]
 def execute(schedule: Schedule, places: Places, device: torch.device, jobs: int, report: Report) -> None:
     """Do all runs of the schedule, ``jobs`` at a time, and report what happens.
 
-    A run that fails does not stop the others. Ctrl-C stops all; what has a checkpoint goes on from
-    there next time.
+    A run that fails does not stop the others. :class:`KeyboardInterrupt` stops all, and next time they go on
+    from their checkpoints. Where ``report`` raises it, every run finishes its epoch and writes one first.
     """
     if jobs == 1:
         _execute_here(schedule, places, device, report)
@@ -87,9 +89,12 @@ class _Worker:
     def __init__(self, places: Places, device: torch.device, jobs: int) -> None:
         context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
         self.connection, theirs = context.Pipe()
+        self.stopping = context.Event()
         self.run: Run | None = None
-        self.process: BaseProcess = context.Process(target=_work, args=(theirs, places, device, jobs), daemon=True)
-        self.process.start()
+        arguments = (theirs, self.stopping, places, device, jobs)
+        self.process: BaseProcess = context.Process(target=_work, args=arguments, daemon=True)
+        with _ignored_by_new_processes():
+            self.process.start()
         theirs.close()
 
     def start(self, run: Run) -> None:
@@ -128,9 +133,22 @@ def _execute_side_by_side(schedule: Schedule, places: Places, device: torch.devi
                 _note(schedule, worker.receive(), report)
                 if not worker.process.is_alive():
                     workers.remove(worker)
+    except KeyboardInterrupt:
+        _finish_epochs(workers)
+        raise
     finally:
         for worker in workers:
             worker.stop()
+
+
+def _finish_epochs(workers: list[_Worker]) -> None:
+    """Let every run come to its next checkpoint, or to its result; a second Ctrl-C ends the wait."""
+    busy = [worker for worker in workers if worker.run is not None]
+    for worker in busy:
+        worker.stopping.set()
+    for worker in busy:
+        while worker.run is not None:
+            worker.receive()
 
 
 def _hand_out(schedule: Schedule, workers: list[_Worker], new: Callable[[], _Worker], jobs: int) -> None:
@@ -144,13 +162,32 @@ def _hand_out(schedule: Schedule, workers: list[_Worker], new: Callable[[], _Wor
         (idle or workers)[-1].start(run)
 
 
-def _work(connection: Connection, places: Places, device: torch.device, jobs: int) -> None:
-    """What a worker's process does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business, which ends this process
+@contextmanager
+def _ignored_by_new_processes() -> Iterator[None]:
+    """Ctrl-C is the parent's business; a process takes over what is ignored when it starts."""
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _work(connection: Connection, stopping: Flag, places: Places, device: torch.device, jobs: int) -> None:
+    """What a worker's process does, until there is nothing more to do or the parent asks to stop."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def report(event: Event) -> None:
+        connection.send(event)
+        if stopping.is_set():
+            raise KeyboardInterrupt
+
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // jobs))
     while True:
         try:
             run: Run = connection.recv()
         except EOFError:
             return
-        connection.send(_attempt(run, places, device, connection.send))
+        try:
+            connection.send(_attempt(run, places, device, report))
+        except KeyboardInterrupt:
+            return

@@ -27,7 +27,7 @@ from rankfold.experiments.task import Examples, num_right
 from rankfold.parameters import param_groups
 from rankfold.rank_determination import RankDetermination
 
-# Seconds of training that an interruption may cost, besides the epoch it falls into.
+# Seconds of training that a kill may cost, besides the epoch it falls into.
 CHECKPOINT_SECONDS = 20.0
 # Seeds of the orders of two runs never meet, for fewer than so many epochs.
 _MOST_EPOCHS = 100_000
@@ -140,7 +140,10 @@ class Training:
             self._restore(state)
 
     def run(self, progress: Callable[[Epoch], None] = lambda epoch: None) -> list[Epoch]:
-        """Train to the end; ``progress`` is called after every epoch."""
+        """Train to the end; ``progress`` is called after every epoch.
+
+        Where it raises :class:`KeyboardInterrupt`, training stops, and the epoch has its checkpoint.
+        """
         step = CapturedStep(self._step, self.ranks if isinstance(self.ranks, RankDetermination) else None)
         last_checkpoint = time.perf_counter()
         while len(self.history) < self.epochs:
@@ -149,7 +152,11 @@ class Training:
             if is_last or time.perf_counter() - last_checkpoint >= CHECKPOINT_SECONDS:
                 self.write_checkpoint()
                 last_checkpoint = time.perf_counter()
-            progress(self.history[-1])
+            try:
+                progress(self.history[-1])
+            except KeyboardInterrupt:
+                self.write_checkpoint()
+                raise
         return self.history
 
     # One epoch ------------------------------------------------------------------------------------

@@ -1,0 +1,6 @@
+"""``python -m rankfold`` is the command ``rankfold``."""
+
+from rankfold.cli import app
+
+if __name__ == "__main__":
+    app()
