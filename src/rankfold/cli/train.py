@@ -21,7 +21,7 @@ from rankfold.cli.train_screen import hints, opening_line, progress_line, result
 from rankfold.data.errors import DataError
 from rankfold.experiments.spec import FormatName, PriorName
 from rankfold.health import NumericalFault
-from rankfold.jobs.job import JOB_FILE, RESULT_FILE, Job, learn, make_spec
+from rankfold.jobs.job import JOB_FILE, RESULT_FILE, Job, check_not_failed, learn, make_spec
 from rankfold.jobs.preparation import DataOptions, ModelName, TaskName, counted
 from rankfold.jobs.running import JobRun, Record, Stopped, Watcher, fingerprint
 
@@ -130,6 +130,7 @@ def train(
 
 def _new(given: dict[str, Any], data: Path, folder: Path, device: torch.device) -> JobRun:
     """A run in a folder of its own."""
+    check_not_failed(folder)
     if (folder / RESULT_FILE).exists():
         raise ValueError(f"{folder} holds a finished run; choose another folder with --out")
     if (folder / JOB_FILE).exists():
@@ -142,6 +143,7 @@ def _new(given: dict[str, Any], data: Path, folder: Path, device: torch.device) 
 
 def _resumed(context: typer.Context, data: Path, folder: Path, device: torch.device) -> JobRun:
     """The run that is in the folder; the data must be the same, and so must all options that are given."""
+    check_not_failed(folder)
     job = replace(Job.read(folder), data=data)
     if (folder / RESULT_FILE).exists():
         raise ValueError(f"the run in {folder} is finished; train another one in another folder, with --out")
@@ -211,7 +213,7 @@ def _train(run: JobRun, output: _Output) -> None:
         _say_stopped(run, output, console, stop)
         raise typer.Exit(INTERRUPTED) from None
     except NumericalFault as error:
-        what = str(error).partition(". ")[0]
+        what = f"training failed at step {run.num_steps}: numbers became NaN or infinite"
         remedy = f"try --lr {run.job.spec.lr / 4:.2g}, in another folder (--out)"
         Console(stderr=True).print(f"error: {what}; {remedy}", style="red", markup=False, soft_wrap=True)
         raise typer.Exit(FAILED) from error

@@ -26,6 +26,7 @@ from rankfold.jobs.texts import Texts
 from rankfold.surgery import Plan, plan
 
 JOB_FILE, PREPARATION_FILE, RESULT_FILE = "job.json", "preprocessing.json", "run.json"
+FAILURE_FILE = "failure.json"
 MODEL_FOLDER, CHECKPOINT_FOLDER = "model", "train"
 _KINDS: tuple[type[Images | Tabular | Texts | Impressions], ...] = (Images, Tabular, Texts, Impressions)
 
@@ -180,6 +181,18 @@ def read_preparation(folder: Path) -> Preparation:
         return kinds[content["kind"]].from_dict(content)
     except (KeyError, TypeError) as error:
         raise DamagedData(f"{folder / PREPARATION_FILE} is damaged ({error!r}); train again") from error
+
+
+def write_failure(folder: Path, step: int, error: Exception) -> None:
+    """Keep that training failed: going on would only fail again."""
+    write_result(folder / FAILURE_FILE, {"step": step, "error": str(error)})
+
+
+def check_not_failed(folder: Path) -> None:
+    """Refuse the folder of a run that failed."""
+    if (folder / FAILURE_FILE).exists():
+        step = read_json(folder / FAILURE_FILE).get("step")
+        raise ValueError(f"the run in {folder} failed at step {step}; choose another --out, or delete the folder")
 
 
 def read_json(file: Path) -> dict[str, Any]:

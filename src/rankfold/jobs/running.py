@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 import time
 import warnings
@@ -30,12 +31,14 @@ from rankfold.experiments.run import about_model, timing
 from rankfold.experiments.spec import Spec
 from rankfold.experiments.task import CONFIGS, Data, Examples
 from rankfold.experiments.training import Epoch, Training, current_ranks
-from rankfold.jobs.job import CHECKPOINT_FOLDER, MODEL_FOLDER, RESULT_FILE, Job, write_preparation
+from rankfold.health import NumericalFault
+from rankfold.jobs.job import CHECKPOINT_FOLDER, MODEL_FOLDER, RESULT_FILE, Job, write_failure, write_preparation
 from rankfold.jobs.objective import Objective
 from rankfold.jobs.preparation import Encoded, Learned, Network, Rows
 from rankfold.jobs.scores import evaluate
 from rankfold.jobs.targets import Classes
 from rankfold.priors import HalfCauchy, LogUniform
+from rankfold.rank_determination import RankDetermination
 from rankfold.reporting.events import write_events
 from rankfold.reporting.run import Run
 from rankfold.surgery import tensorize_
@@ -116,10 +119,24 @@ class JobRun:
 
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            self._training.run(note)
+            self._run(note)
         result = self._result(sorted({str(warning.message) for warning in caught}))
         self._leave(result)
         return result
+
+    def _run(self, note: Callable[[Epoch], None]) -> None:
+        try:
+            self._training.run(note)
+        except NumericalFault as error:
+            write_failure(self.folder, self.num_steps, error)
+            raise
+
+    @property
+    def num_steps(self) -> int:
+        """Steps that were taken, those before a checkpoint too."""
+        ranks = self._training.ranks
+        assert isinstance(ranks, RankDetermination)  # the factors of a job have a prior
+        return ranks.num_steps
 
     def _begin(self) -> None:
         """Make the folder say what it is of; lines of epochs that have no checkpoint are forgotten."""
@@ -131,6 +148,8 @@ class JobRun:
 
     def _note(self, epoch: Epoch, watcher: Watcher) -> None:
         scores = self.objective.quick_scores(self.model, self.data.evaluation)
+        if not all(map(math.isfinite, (epoch.nll, *scores.values()))):
+            raise NumericalFault(f"the NLL became NaN or infinite by step {self.num_steps}")
         record = self._record(epoch, {**scores, "variances": current_variances(self.model)})
         self.history.append(record)
         with (self.folder / EPOCHS_FILE).open("a", encoding="utf-8") as file:
