@@ -138,7 +138,9 @@ def test_wrong_requests_are_named(arguments, named, saved, tmp_path, monkeypatch
 def test_a_folder_without_a_model_is_named(tmp_path):
     result = export(tmp_path / "nowhere")
     assert result.exit_code == 2
-    assert "nowhere" in "".join(result.output.replace("│", "").split())  # a long path is broken anywhere
+    said = "".join(result.output.replace("│", "").split())  # a long path is broken anywhere
+    assert "thereisnofolder" in said
+    assert "nowhere" in said
 
 
 def test_a_model_that_cannot_be_exported_is_an_error_of_its_own(saved, monkeypatch):

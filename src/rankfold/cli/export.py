@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from rankfold.accounting import accounting
 from rankfold.architecture import Architecture, Input, find_network, rebuild
 from rankfold.checkpoint import MANIFEST_FILE
+from rankfold.data.errors import DataError
 from rankfold.export import ExportError, export_onnx, export_program
 from rankfold.export.layouts import Layout
+from rankfold.jobs.finished import check_finished_if_trained
 
 Figures = dict[str, str | int | float]
 
@@ -48,10 +50,15 @@ def export(
     """Write the posterior mean of a trained model to an ONNX file, at the ranks it has found.
 
     The file takes batches of any size. It is run by onnxruntime before it gets its name, and must give what
-    the model gives. Runs of `rankfold demo` say themselves which network they trained. For any other
-    checkpoint name the function that makes the network, before it was tensorized, and its inputs:
+    the model gives. Runs of `rankfold demo`, `train` and `reproduce` say themselves which network they trained.
+    For any other checkpoint name the function that makes the network, before it was tensorized, and its inputs:
 
     `rankfold export runs/mine net.onnx --model mypackage.nets:small --input 3x32x32`
+
+    For a run of `train` the file takes what the network takes, not the data as they are on disk: `preprocessing.json`
+    in the run's folder says how one becomes the other. Of a table, numbers are standardised, (x − mean) / std, with 0
+    for a missing one; a category is its place in the column's list, from 1, with 0 for an unknown one. Out come the
+    logits of the classes, or a quantity, standardised likewise.
 
     Exit codes: 0 written, 1 the model cannot be exported, 2 the request is wrong.
     """
@@ -60,7 +67,7 @@ def export(
         raise typer.BadParameter(f"the file must end in .onnx, or in .pt2 without --int8, got {target}")
     try:
         network, example = _load(run, model, [Input.parse(text) for text in input or []])
-    except (ValueError, OSError) as error:
+    except (DataError, ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
     try:
         figures = _write(network, target, example, layout, int8)
@@ -75,6 +82,9 @@ def export(
 
 def _load(run: Path, model: str, inputs: list[Input]) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """The trained network, and a batch of examples for it."""
+    if not run.is_dir():
+        raise ValueError(f"there is no folder {run}; name that of a run, such as runs/demo, or of a saved model")
+    check_finished_if_trained(run)
     folder = run / "model" if (run / "model" / MANIFEST_FILE).exists() else run
     found = None if model and inputs else Architecture.read(folder)
     name, shapes = model or (found.network if found else ""), inputs or (found.inputs if found else ())

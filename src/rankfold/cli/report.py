@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from rankfold.data.errors import DataError
+from rankfold.jobs.finished import check_finished_if_trained
 from rankfold.reporting.page import Report, make_report, write_page
 from rankfold.reporting.reading import DEMO_FILE, RUN_FILE, find_files, read_run
 from rankfold.reporting.run import Run
@@ -50,7 +52,7 @@ def report(
         if tensorboard is not None:
             _write_events(tensorboard, [subject] if subject is not None else others)
         write_page(target, made.html)
-    except (ValueError, OSError) as error:
+    except (DataError, ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
     if as_json:
         typer.echo(json.dumps({"page": str(target), **made.summary()}, indent=2, ensure_ascii=False))
@@ -62,6 +64,8 @@ def report(
 
 def _read(paths: list[Path]) -> tuple[Run | None, list[Run]]:
     """The run that the page is about, if the first path is one, and all others."""
+    for path in paths:
+        check_finished_if_trained(path)
     first, *rest = ([read_run(file) for file in find_files(path)] for path in paths)
     others = [run for found in rest for run in found]
     return (first[0], others) if len(first) == 1 else (None, [*first, *others])

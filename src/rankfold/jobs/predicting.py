@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from rankfold.architecture import Architecture, rebuild
 from rankfold.data.errors import MissingData
-from rankfold.jobs.job import MODEL_FOLDER, RESULT_FILE, Job, check_not_failed, read_preparation
+from rankfold.jobs.finished import check_finished
+from rankfold.jobs.job import MODEL_FOLDER, read_preparation
 from rankfold.jobs.objective import Objective
 from rankfold.jobs.preparation import Encoded, Preparation
 from rankfold.jobs.scores import class_scores, errors
@@ -34,10 +35,7 @@ class FinishedRun:
 
     @classmethod
     def open(cls, folder: Path, device: torch.device) -> FinishedRun:
-        if not (folder / RESULT_FILE).exists():
-            check_not_failed(folder)
-            job = Job.read(folder)
-            raise MissingData(f"the run in {folder} is not finished; go on with: {job.resume_command(folder)}")
+        check_finished(folder)
         preparation = read_preparation(folder)
         architecture = Architecture.read(folder / MODEL_FOLDER)
         if architecture is None:
