@@ -105,6 +105,17 @@ def test_ctrl_c_keeps_what_was_done(tmp_path, monkeypatch):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_only_an_earlier_demo_is_overwritten(tmp_path):
+    options = ("--epochs", "1", "--quiet", "--out", str(tmp_path))
+    (tmp_path / "mine.txt").write_text("mine")
+    refused = run_demo(*options)
+    assert refused.exit_code == 2
+    assert "is no demo" in refused.output
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    (tmp_path / "mine.txt").unlink()
+    assert [run_demo(*options).exit_code for _ in range(2)] == [0, 0]
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [

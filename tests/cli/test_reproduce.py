@@ -133,6 +133,14 @@ def _epoch_of_checkpoint(folder):
     return int(checkpoint.name.removeprefix("epoch-"))
 
 
+def test_outside_a_clone_the_remedy_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["reproduce", "mnist"])
+    assert result.exit_code == 2
+    said = " ".join(result.output.replace("│", " ").split())
+    assert "experiments holds no tables; run it in a clone of the repository, or give --experiments" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [

@@ -22,8 +22,8 @@ def places(tmp_path):
     return Places(ROOT / "experiments", tmp_path / "results")
 
 
-def leave_result(places, row, seed, *, accuracy, final, nll=0.1, monte_carlo=None):
-    run = REQUEST.run(row, read_rows(places.experiments / "mnist")[row], seed)
+def leave_result(places, row, seed, *, accuracy, final, nll=0.1, monte_carlo=None, request=REQUEST):
+    run = request.run(row, read_rows(places.experiments / "mnist")[row], seed)
     scores = {"accuracy": accuracy, "nll_nats": nll, "ece": 0.02, "brier": 0.03, "auroc_entropy": 0.95}
     metrics = {"posterior_mean": scores}
     if monte_carlo:
@@ -58,6 +58,14 @@ def test_all_29_rows_are_there_before_any_result(places):
     assert any("343,664¹" in line for line in lines)
     assert any(line.startswith("¹ training parameters printed as 343,644") for line in lines)
     assert not any("Targets" in line for line in lines)
+
+
+def test_quick_results_are_not_held_against_targets_of_full_training(places):
+    quick = Request("mnist", quick=True)
+    leave_result(quick.places(places), "cp-ard-lu", 0, accuracy=0.9811, final=6000, request=quick)
+    summary = summarize(quick, places)
+    assert sum(len(row.results) for row in summary.rows) == 1
+    assert summary.targets == ()
 
 
 def test_targets_are_met_or_missed(places):

@@ -26,6 +26,7 @@ from rankfold.demo import DemoRun, FormatName, PriorName, Settings, accuracy, cl
 from rankfold.predictive import predict
 
 _DEFAULT = Settings()
+_FIGURES_FILE = "demo.json"
 
 
 def demo(
@@ -38,9 +39,13 @@ def demo(
     ] = _DEFAULT.kl_weight,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = _DEFAULT.epochs,
     seed: Annotated[int, typer.Option(help="The same seed gives the same run.")] = _DEFAULT.seed,
-    out: Annotated[Path, typer.Option(file_okay=False, help="Folder for the model, the plot and the figures.")] = Path(
-        "runs/demo"
-    ),
+    out: Annotated[
+        Path,
+        typer.Option(
+            file_okay=False,
+            help="Folder for the model, the plot and the figures; an earlier demo there is overwritten.",
+        ),
+    ] = Path("runs/demo"),
     quiet: Annotated[bool, typer.Option("--quiet", help="Only the final table.")] = False,
 ) -> None:
     """Train a digit classifier whose weights exist only as small factors, and watch it find their ranks.
@@ -53,6 +58,7 @@ def demo(
     Ctrl-C stops after the current epoch and keeps what was done.
     """
     console = Console()
+    _check_free(out)
     out.mkdir(parents=True, exist_ok=True)
     settings = Settings(format, prior, kl_weight, epochs, seed)
     torch.set_num_threads(1)  # the matrices are small: one thread is faster than several
@@ -67,6 +73,12 @@ def demo(
     _say_where(console, run, out)
     if stopped:
         raise typer.Exit(INTERRUPTED)
+
+
+def _check_free(out: Path) -> None:
+    """Refuse a folder that holds anything but an earlier demo."""
+    if out.is_dir() and any(out.iterdir()) and not (out / _FIGURES_FILE).exists():
+        raise typer.BadParameter(f"{out} holds something that is no demo; choose another folder", param_hint="--out")
 
 
 def _train(run: DemoRun, console: Console, quiet: bool) -> bool:
@@ -129,7 +141,7 @@ def _leave_results(run: DemoRun, figures: dict[str, Any], out: Path) -> None:
     save(run.model, out / "model")
     Architecture.of(classifier, [run.data.test_images]).write(out / "model")
     plot_ranks(run, out / "ranks.png")
-    (out / "demo.json").write_text(json.dumps(figures, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    (out / _FIGURES_FILE).write_text(json.dumps(figures, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _say_where(console: Console, run: DemoRun, out: Path) -> None:

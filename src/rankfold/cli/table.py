@@ -22,7 +22,7 @@ def table(
         Path | None, typer.Option(help="Put it as Markdown into the marked section of this file instead.")
     ] = None,
     brief: Annotated[bool, typer.Option("--brief", help="Size and accuracy of the main rows alone.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="The results of reproduce --quick.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="The results of reproduce --quick, without targets.")] = False,
     validation: Annotated[bool, typer.Option("--validation", help="The results of reproduce --validation.")] = False,
     experiments: Annotated[Path, typer.Option(help="Folder of the tables.")] = _DEFAULT.experiments,
     results: Annotated[Path, typer.Option(help="Folder of the result files.")] = _DEFAULT.results,

@@ -193,7 +193,8 @@ def read_rows(folder: Path) -> dict[str, Spec]:
     if not folder.is_dir():
         tables = sorted(path.name for path in folder.parent.glob("*/")) if folder.parent.is_dir() else []
         known = f"the tables there are {', '.join(tables)}" if tables else f"{folder.parent} holds no tables"
-        raise FileNotFoundError(f"no experiments in {folder}: {known}; another place is given by --experiments")
+        remedy = "another place is given by" if tables else "run it in a clone of the repository, or give"
+        raise FileNotFoundError(f"no experiments in {folder}: {known}; {remedy} --experiments")
     beside = (PAPER_FILE, TARGETS_FILE, DEFAULTS_FILE)
     rows = {file.stem: read_spec(file) for file in sorted(folder.glob("*.toml")) if file.name not in beside}
     for name, spec in rows.items():

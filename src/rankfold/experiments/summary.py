@@ -83,7 +83,10 @@ class Summary:
 
 
 def summarize(request: Request, places: Places) -> Summary:
-    """Read everything there is about a table. Damaged results, and those of other settings, are errors."""
+    """Read everything there is about a table. Damaged results, and those of other settings, are errors.
+
+    Targets are for full training: a quick request has none.
+    """
     folder = places.experiments / request.table
     paper = read_toml(folder / PAPER_FILE) if (folder / PAPER_FILE).exists() else {}
     specs = read_rows(folder)
@@ -91,7 +94,8 @@ def summarize(request: Request, places: Places) -> Summary:
         name: Row(name, specs[name], _results(request, places, name, specs[name]), paper.get(name, {}))
         for name in specs
     }
-    wanted = read_toml(folder / TARGETS_FILE) if (folder / TARGETS_FILE).exists() else {}
+    has_targets = not request.quick and (folder / TARGETS_FILE).exists()
+    wanted = read_toml(folder / TARGETS_FILE) if has_targets else {}
     in_order = tuple(rows[name] for name in sorted(rows, key=lambda name: _place(rows[name])))
     return Summary(in_order, tuple(_targets(in_order, wanted)))
 

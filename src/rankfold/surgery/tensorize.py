@@ -124,7 +124,10 @@ def _nothing_to_do(model: nn.Module, decisions: Sequence[Decision]) -> str:
     reasons = "".join(f"\n  {decision.layer.name} {decision.note}" for decision in decisions)
     if already:
         others = f"\nNo other layer would be tensorized:{reasons}" if reasons else ""
-        return f"the model is already tensorized, at {', '.join(already)}.{others}"
+        return (
+            f"the model is already tensorized, at {', '.join(already)}; leave it as it is, or name other layers by "
+            f"filter_fn.{others}"
+        )
     if reasons:
         return f"no layer would be tensorized; choose some with filter_fn or overrides, or lower max_rank.{reasons}"
     return f"the model has no layer that can be tensorized; supported are {SUPPORTED}"
