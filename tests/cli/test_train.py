@@ -111,6 +111,21 @@ def test_a_task_that_was_asked_for_is_no_guess(tmp_path):
     assert "1 epoch in" in result.output
 
 
+def test_the_least_data_there_can_be_are_a_regression_too(tmp_path):
+    """11 rows of 11 whole numbers; one row is held back, and has no R²."""
+    data = tmp_path / "t.csv"
+    data.write_text("x,y\n" + "".join(f"{n},{3 * n}\n" for n in range(11)))
+    result = run("train", data, "--target", "y", "--epochs", 1, "--out", tmp_path / "run")
+    assert "regression of 'y' (guessed" in result.output.splitlines()[0]
+    assert "1 example held back" in result.output
+    assert "R²" not in result.output
+    data.write_text("x,y\n4,12\n")
+    predicted = run("predict", tmp_path / "run", data, "--out", tmp_path / "p.csv")
+    assert "1 prediction in" in predicted.output
+    assert "R²" not in predicted.output
+    assert run("report", tmp_path / "run", "--out", tmp_path / "page.html").exit_code == 0
+
+
 def test_another_run_never_replaces_it(finished):
     kind, folder, data, _ = finished
     assert "holds a finished run" in text(run("train", data, *data_of(kind, folder.parent)[1], "--out", folder))

@@ -22,6 +22,7 @@ def test_errors_are_in_the_targets_unit():
     assert found["rmse"] == pytest.approx(10 * math.sqrt(2))
     assert found["mae"] == pytest.approx(10.0)
     assert found["r2"] == pytest.approx(1 - 4 / 4.5)
+    assert errors(torch.tensor([2.0]), torch.tensor([1.0]), Quantity("y", 100.0, 10.0)) == {"rmse": 10.0, "mae": 10.0}
 
 
 def test_scores_of_a_quantity():

@@ -99,7 +99,8 @@ def _print(predictions: Predictions, out: Path) -> None:
     if scores is None:
         return
     if isinstance(predictions.preparation.target, Quantity):
-        line = f"RMSE {scores['rmse']:.4g}, mean error {scores['mae']:.4g}, R² {scores['r2']:.3f}"
+        line = f"RMSE {scores['rmse']:.4g}, mean error {scores['mae']:.4g}"
+        line += f", R² {scores['r2']:.3f}" if "r2" in scores else ""
     else:
         line = f"accuracy {scores['accuracy']:.1%}, NLL {scores['nll_nats']:.3f}, calibration error {scores['ece']:.3f}"
     console.print(f"The data have labels: {line}.", highlight=False)

@@ -192,7 +192,7 @@ def check_not_failed(folder: Path) -> None:
     """Refuse the folder of a run that failed."""
     if (folder / FAILURE_FILE).exists():
         step = read_json(folder / FAILURE_FILE).get("step")
-        raise ValueError(f"the run in {folder} failed at step {step}; choose another --out, or delete the folder")
+        raise MissingData(f"the run in {folder} failed at step {step}; choose another --out, or delete the folder")
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -81,15 +81,19 @@ def _of_quantity(
 
 
 def errors(predicted: Tensor, labels: Tensor, target: Quantity) -> dict[str, float]:
-    """Root mean squared and mean absolute error in the target's unit, and R², of standardised values (N,)."""
+    """Root mean squared and mean absolute error in the target's unit, and R², of standardised values (N,).
+
+    Labels that are all alike, or but one, have no R².
+    """
     squares = (predicted - labels).square().mean()
-    around_mean = (labels - labels.mean()).square().mean().clamp(min=1e-300)
-    return {
+    found = {
         "rmse": target.std * float(squares.sqrt()),
         "mae": target.std * float((predicted - labels).abs().mean()),
-        # R² = 1 − Σ (y − f)² / Σ (y − ȳ)²
-        "r2": float(1.0 - squares / around_mean),
     }
+    if bool((labels == labels[0]).all()):
+        return found
+    # R² = 1 − Σ (y − f)² / Σ (y − ȳ)²
+    return {**found, "r2": float(1.0 - squares / (labels - labels.mean()).square().mean())}
 
 
 def _normal_nll(labels: Tensor, mean: Tensor, noise: float) -> float:
