@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from rankfold.demo import classifier
 from rankfold.experiments import mnist
 from rankfold.export import ExportError
 
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "export.md"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "onnx_digits"
 
 
@@ -79,6 +81,32 @@ def test_models_of_the_experiments_are_exported_by_their_function(tmp_path):
     result = export(tmp_path, file, "--model", "rankfold.experiments.mnist:classifier", "--input", "784", "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.output)["parameters"] == rf.accounting(model).total.final_parameters
+
+
+PRICES = """rooms,area,city,price
+1,30.5,Bern,61000
+3,71.5,Bonn,84000
+2,48.0,Brno,52000
+5,99.0,Bern,131000
+4,90.5,Bonn,99000
+3,66.0,Brno,70500
+"""
+
+
+def test_the_example_of_a_table_in_the_docs_says_what_predict_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    header, *rows = PRICES.splitlines()
+    Path("prices.csv").write_text("\n".join([header, *rows * 10]) + "\n")
+    Path("new.csv").write_text("rooms,area,city\n3,71.5,Bonn\n")
+    options = ["--target", "price", "--task", "regression", "--epochs", "3", "--quiet"]
+    trained = CliRunner().invoke(app, ["train", "prices.csv", *options])
+    assert trained.exit_code == 0, trained.output
+    assert export("runs/prices").exit_code == 0
+    names = {}
+    (block,) = re.findall(r"^```py\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    exec(block, names)
+    said = CliRunner().invoke(app, ["predict", "runs/prices", "new.csv", "--samples", "0", "--out", "-"])
+    assert float(said.output.splitlines()[1].split(",")[1]) == pytest.approx(names["price"], rel=1e-4)
 
 
 # Without torch -----------------------------------------------------------------------------------------
