@@ -113,38 +113,46 @@ def _stop(message: str) -> typer.Exit:
 
 def _examine(data_set: DataSet, folder: Path | None) -> Finding:
     examples = " + ".join(f"{part.images.shape[0]:,}" for part in data_set.parts)
-    absent = Finding(examples, len(data_set.files))
-    try:
-        place = data_set.find(folder)
-        problems = _problems(lambda file: read_file(file, data_set, place), data_set.files)
-    except MissingData as error:
-        return replace(absent, problems=(str(error),))
-    paths = filter(None, (find_file(place, file.name) for file in data_set.files))
-    num_bytes = sum(path.stat().st_size for path in paths)
-    return replace(absent, place=place, num_bytes=num_bytes, problems=problems)
+    return _finding(
+        Finding(examples, len(data_set.files)),
+        lambda: data_set.find(folder),
+        lambda place: _problems(lambda file: read_file(file, data_set, place), data_set.files),
+        lambda place: (path for file in data_set.files if (path := find_file(place, file.name)) is not None),
+    )
 
 
 def _examine_cifar10(folder: Path | None) -> Finding:
-    absent = Finding("50,000 + 10,000", len(cifar10.BATCHES))
-    try:
-        place = cifar10.find_cifar10(folder)
-    except MissingData as error:
-        return replace(absent, problems=(str(error),))
-    problems = _problems(lambda batch: cifar10.read_batch(batch, place), cifar10.BATCHES)
-    num_bytes = sum(path.stat().st_size for path in cifar10.files_of(place))
-    return replace(absent, place=place, num_bytes=num_bytes, problems=problems)
+    return _finding(
+        Finding("50,000 + 10,000", len(cifar10.BATCHES)),
+        lambda: cifar10.find_cifar10(folder),
+        lambda place: _problems(lambda batch: cifar10.read_batch(batch, place), cifar10.BATCHES),
+        cifar10.files_of,
+    )
 
 
 def _examine_imdb(folder: Path | None) -> Finding:
-    absent = Finding("25,000 + 25,000", len(imdb.HALVES))
+    return _finding(
+        Finding("25,000 + 25,000", len(imdb.HALVES)),
+        lambda: imdb.find_imdb(folder),
+        lambda place: _problems(lambda half: imdb.read_half(place, half), imdb.HALVES),
+        lambda place: filter(None, (imdb.source(place, half) for half in imdb.HALVES)),
+    )
+
+
+def _finding(
+    absent: Finding,
+    find: Callable[[], Path],
+    problems: Callable[[Path], tuple[str, ...]],
+    paths: Callable[[Path], Iterable[Path]],
+) -> Finding:
+    """What there is of a data set: where it lies, what is wrong with it, and the bytes of its files and folders."""
     try:
-        place = imdb.find_imdb(folder)
+        place = find()
+        found = problems(place)
     except MissingData as error:
         return replace(absent, problems=(str(error),))
-    problems = _problems(lambda half: imdb.read_half(place, half), imdb.HALVES)
-    sources = filter(None, (imdb.source(place, half) for half in imdb.HALVES))
-    num_bytes = sum(file.stat().st_size for path in sources for file in (path, *path.rglob("*")) if file.is_file())
-    return replace(absent, place=place, num_bytes=num_bytes, problems=problems)
+    files = (file for path in paths(place) for file in (path, *path.rglob("*")) if file.is_file())
+    return replace(absent, place=place, num_bytes=sum(file.stat().st_size for file in files), problems=found)
 
 
 # Data sets with readers of their own.

@@ -197,18 +197,22 @@ def _merged(pair: Arrays, noise: Arrays) -> list[Tensor] | None:
 # Both ---------------------------------------------------------------------------------------------------
 
 
+def _posterior(tensor: BayesianTensor) -> GaussianPosterior:
+    """That of a tensor that was found to be Bayesian."""
+    assert isinstance(tensor.factors, GaussianPosterior)
+    return tensor.factors
+
+
 def _moments(tensor: BayesianTensor) -> tuple[Arrays, Arrays]:
     """Means and variances of all factors, in float64 on the CPU."""
-    posterior = tensor.factors
-    assert isinstance(posterior, GaussianPosterior)
+    posterior = _posterior(tensor)
     means = [p.detach().double().cpu() for p in posterior.mean]
     return means, [(2.0 * p.detach().double().cpu()).exp() for p in posterior.log_std]
 
 
 def _transform(tensor: BayesianTensor, group: RankGroup, change: Sequence[Tensor]) -> None:
     """Multiply the means along each axis of the group with its matrix. Merged components keep their spread."""
-    posterior = tensor.factors
-    assert isinstance(posterior, GaussianPosterior)
+    posterior = _posterior(tensor)
     means, variances = _moments(tensor)
     for (factor, axis), matrix in zip(group.axes, change, strict=True):
         posterior.mean[factor].copy_(_along(means[factor], matrix, axis))
@@ -218,8 +222,7 @@ def _transform(tensor: BayesianTensor, group: RankGroup, change: Sequence[Tensor
 
 def _average_state(tensor: BayesianTensor, group: RankGroup, optimizers: Sequence[Optimizer]) -> None:
     """What an optimizer knows of single columns is void; their average holds in every basis."""
-    posterior = tensor.factors
-    assert isinstance(posterior, GaussianPosterior)
+    posterior = _posterior(tensor)
     for factor, axis in group.axes:
         for parameter in (posterior.mean[factor], posterior.log_std[factor]):
             cut_state(optimizers, parameter, partial(_averaged, axis=axis))
