@@ -46,8 +46,7 @@ DENSE_LR = 1e-3
 class Settings:
     """What a demonstration run can be asked for.
 
-    A KL weight of 1 is the exact objective; with 1,437 images it asks for very small networks, so the
-    demonstration takes half of it.
+    With 1,437 images a KL weight of 1 asks for very small networks, so the demonstration takes half of it.
 
     These defaults were chosen by looking at the test images, and the dense network's were not tuned at
     all: the accuracies show that training works, not which network is better.

@@ -54,8 +54,8 @@ class RankDetermination:
         total_steps: how many times ``step()`` will be called, once for every ``optimizer.step()``: epochs
             times batches. Without it (and with ``warmup_steps``) ranks are cut by ``prune()`` alone.
         kl_weight: w, the one trade-off: above 1 smaller models, below 1 larger ones. While ranks are found the KL
-            counts 2w times, then w times, or once if w is larger: the exact objective.
-        warmup_steps: e_w, steps until β is at its highest; half of ``total_steps`` if left out.
+            counts 3/2 w times; after that w/2 times, or half if w is larger than 1.
+        warmup_steps: e_w, steps until β is at its highest; 0.3 of ``total_steps`` if left out.
         step_size: γ of the incremental update of λ.
         pruning: when and how ranks are cut during training.
         copies: averaged copies of the model (EMA), cut together with it.
@@ -187,13 +187,14 @@ class RankDetermination:
         if self.num_steps % self.check_every == 0 or self.schedule.changes_factors_at(self.num_steps):
             self._health.check(self.num_steps)
         warn_past_the_end(self.num_steps, self.schedule.total_steps)
-        if self.schedule.simplifies_at(self.num_steps):
-            self._simplify()
         if self.schedule.checks_at(self.num_steps):
             self._watch.examine()
-        if not self.schedule.prunes_at(self.num_steps):
-            return None
-        return self._cut(self._watch.dead(self.schedule.pruning.patience), self.rule)
+        result = None
+        if self.schedule.prunes_at(self.num_steps):
+            result = self._cut(self._watch.dead(self.schedule.pruning.patience), self.rule)
+        if self.schedule.simplifies_at(self.num_steps):
+            self._simplify()  # last: it changes the ranks that were watched
+        return result
 
     def prune(self, rule: PruningRule | None = None) -> PruneResult | None:
         """Cut the ranks that are dead right now, without waiting for a moment or for patience."""

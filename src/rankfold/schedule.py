@@ -1,8 +1,8 @@
 """When things happen during training: the weight β of the KL, checks of the ranks, moments of pruning.
 
-β rises from 0 to twice the KL weight w, so that ranks are found under more pressure than the exact objective
-has: redundant ones, which it would tolerate, die. Once they are dead β falls back to w, or to 1 if w is
-larger, and the model that is left fits the data by the exact objective.
+β rises from 0 to 3/2 of the KL weight w, so that ranks are found under more pressure than the evidence bound
+(β = 1) has: redundant ones, which it would tolerate, die and are cut. Then β falls to w/2, or to 1/2 if w is
+larger than 1, and the model that is left fits the data more closely than the bound would let it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from torch import Tensor
 from rankfold.pruning.rules import PruningRule
 from rankfold.shapes import is_positive_integer
 
-# β rises to so many times the KL weight,
-PRESSURE = 2.0
-# stays there until so many times the warm-up have passed, and is back at its last value after so many.
-HOLD_UNTIL, BACK_AT = 1.1, 1.3
+# β rises to so many times the KL weight, over this share of all steps,
+PRESSURE, WARMUP = 1.5, 0.3
+# stays there, and falls to so many times the KL weight between these shares of the steps that follow the warm-up.
+LAST, HOLD_UNTIL, BACK_AT = 0.5, 0.43, 0.5
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Pruning:
     >>> at_the_end = Pruning(at=(1.0,))  # shapes never change during training
     """
 
-    at: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9, 1.0)
-    simplify_at: tuple[float, ...] = (0.3, 0.5, 0.7)
+    at: tuple[float, ...] = (0.45, 0.5, 0.55, 0.6, 0.8, 1.0)
+    simplify_at: tuple[float, ...] = (0.2, 0.3)
     checks: int = 20
     patience: int = 3
     rule: PruningRule | None = None
@@ -68,7 +68,7 @@ class Schedule:
 
     Args:
         total_steps: how many there will be; if unknown, ranks are checked but never cut by themselves.
-        warmup_steps: e_w, steps until β is at its highest; half of ``total_steps`` if left out.
+        warmup_steps: e_w, steps until β is at its highest; 0.3 of ``total_steps`` if left out.
         kl_weight: w.
     """
 
@@ -80,7 +80,7 @@ class Schedule:
     def __post_init__(self) -> None:
         check_positive(total_steps=self.total_steps, warmup_steps=self.warmup_steps)
         if self.warmup_steps is None and self.total_steps is None:
-            raise ValueError("give total_steps (the warm-up is half of it), or warmup_steps")
+            raise ValueError("give total_steps (the warm-up is 0.3 of it), or warmup_steps")
         if not isinstance(self.pruning, Pruning):
             raise TypeError(f"pruning must be a rankfold.Pruning(...), got {self.pruning!r}")
         if not self.kl_weight >= 0:
@@ -99,14 +99,15 @@ class Schedule:
     def warmup(self) -> int:
         if self.warmup_steps is not None:
             return self.warmup_steps
-        return max(1, (self.total_steps or 0) // 2)
+        return max(1, round(WARMUP * (self.total_steps or 0)))
 
     def beta(self, step: Tensor) -> Tensor:
-        """β after ``step`` steps, both 0-dim tensors: up to 2w, and back to min(w, 1)."""
-        highest, last = PRESSURE * self.kl_weight, min(self.kl_weight, 1.0)
-        progress = step / self.warmup  # e / e_w
-        falling = highest + (last - highest) * (progress - HOLD_UNTIL) / (BACK_AT - HOLD_UNTIL)
-        return torch.minimum(highest * progress, falling.clamp(last, highest))
+        """β after ``step`` steps, both 0-dim tensors: up to 3/2 w, and down to min(w, 1) / 2."""
+        highest, last = PRESSURE * self.kl_weight, LAST * min(self.kl_weight, 1.0)
+        total = self.total_steps or self.warmup / WARMUP
+        past = (step - self.warmup) / max(1.0, total - self.warmup)  # (e − e_w) / (T − e_w)
+        falling = highest + (last - highest) * (past - HOLD_UNTIL) / (BACK_AT - HOLD_UNTIL)
+        return torch.minimum(highest * step / self.warmup, falling.clamp(last, highest))
 
     def checks_at(self, step: int) -> bool:
         """Whether ranks are examined at this step: evenly spaced, from the end of the warm-up."""

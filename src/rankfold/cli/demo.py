@@ -53,7 +53,7 @@ def demo(
     The network (64-256-256-10) learns scikit-learn's 1,797 handwritten digits. Its layers start at a
     generous rank. While it trains, ranks that the data do not support carry no information, and they
     are cut out for good: the factors get smaller, and so do the optimizer's states. At first there is a
-    warm-up, in which the prior gains its weight (β rises to twice the KL weight) and nothing is cut.
+    warm-up, in which the prior gains its weight (β rises to 3/2 of the KL weight) and nothing is cut.
 
     Ctrl-C stops after the current epoch and keeps what was done.
     """

@@ -57,7 +57,7 @@ class Spec:
     prior: PriorName = "log-uniform"
     inference: Literal["bayes", "map"] = "bayes"
     kl_weight: float = 1.0
-    warmup: float = 0.5
+    warmup: float = 0.3
     oracle: str | None = None
     max_rank: int | None = None
     epochs: int = 100

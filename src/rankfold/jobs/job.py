@@ -34,8 +34,8 @@ _KINDS: tuple[type[Images | Tabular | Texts | Impressions], ...] = (Images, Tabu
 _STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 3000, 3, 300
 # Batches are smaller where an epoch would have fewer steps than this.
 _STEPS_OF_AN_EPOCH, _LARGEST_BATCH = 8, 128
-# From so many examples on the KL weight is 1, the exact objective. With fewer it is √(N / 10,000): the exact one
-# finds no network of this size worth its cost (for 398 rows with 10 columns R² is 0 instead of 0.5).
+# From so many examples on the KL weight is 1. With fewer it is √(N / 10,000): the full one finds no network of
+# this size worth its cost (for 398 rows with 10 columns R² is 0 instead of 0.5).
 FULL_WEIGHT_FROM = 10_000
 # Rank to start from in each format.
 MAX_RANKS = {"cp": 50, "tucker": 8, "tt": 20, "ttm": 20}
