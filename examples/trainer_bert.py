@@ -41,7 +41,7 @@ def main() -> None:
     layers = ["*.word_embeddings", "cls.predictions.decoder", "cls.predictions.transform.dense"]
     model = rf.tensorize_(BertForMaskedLM(config), rf.TTM(max_rank=10), layers)
     optimizer = torch.optim.AdamW(rf.param_groups(model, lr=1e-2, weight_decay=0.01))
-    callback = RankDeterminationCallback(kl_weight=0.2)
+    callback = RankDeterminationCallback(kl_weight=0.5)
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             folder,

@@ -32,7 +32,7 @@ def after_the_readme(tmp_path_factory):
 
 def test_the_five_lines_leave_a_trained_and_saved_model(after_the_readme):
     assert len(BLOCKS) >= 5
-    assert float(after_the_readme["ranks"].beta) == 1.0
+    assert float(after_the_readme["ranks"].beta) == 0.5
     assert after_the_readme["saved"] == ["model.safetensors", "rankfold.json"]
     assert after_the_readme["std"].shape == (16, 10)
 

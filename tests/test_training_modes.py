@@ -19,7 +19,9 @@ def make() -> tuple[nn.Module, torch.optim.Optimizer, rf.RankDetermination]:
     )
     optimizer = torch.optim.AdamW(rf.param_groups(model, lr=4e-2, weight_decay=0.1))
     pruning = rf.Pruning(at=(0.6, 0.8), checks=8, patience=1, rule=rf.VarianceRule(1e-6))
-    ranks = rf.RankDetermination(model, optimizer, num_data=10**6, total_steps=STEPS, pruning=pruning, check_every=5)
+    ranks = rf.RankDetermination(
+        model, optimizer, num_data=10**6, total_steps=STEPS, warmup_steps=20, pruning=pruning, check_every=5
+    )
     return model, optimizer, ranks
 
 

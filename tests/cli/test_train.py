@@ -422,16 +422,16 @@ def test_training_that_fails_says_what_to_try(tmp_path):
     data, options = data_of("classes", tmp_path)
     result = run("train", data, *options, "--epochs", 3, "--lr", 1e6, "--out", tmp_path / "run")
     assert result.exit_code == 1
-    assert "training failed at step 12: numbers became NaN or infinite; try --lr 2.5e+05, in another folder" in (
+    assert "training failed at step 8: numbers became NaN or infinite; try --lr 2.5e+05, in another folder" in (
         result.output
     )
     assert not (tmp_path / "run" / "run.json").exists()
     failure = json.loads((tmp_path / "run" / "failure.json").read_text())
-    assert failure["step"] == 12
+    assert failure["step"] == 8
     assert "layers.0.weight" in failure["error"]
     again = ("train", data, "--out", tmp_path / "run")
     for command in ((*again, *options), (*again, "--resume"), ("predict", tmp_path / "run", data)):
-        assert "failed at step 12; choose another --out, or delete the folder" in text(run(*command))
+        assert "failed at step 8; choose another --out, or delete the folder" in text(run(*command))
 
 
 def test_an_nll_that_is_not_finite_is_a_failure(tmp_path, monkeypatch):
