@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rankfold.kernels import launch
+from rankfold.kernels import dispatch, launch
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -11,4 +11,5 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 @pytest.fixture
 def device(monkeypatch):
     monkeypatch.setattr(launch, "DEVICES", (DEVICE,))
+    monkeypatch.setattr(dispatch, "LEAST_ROWS", dict.fromkeys(dispatch.LEAST_ROWS, 0))
     return DEVICE

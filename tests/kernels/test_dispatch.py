@@ -161,6 +161,9 @@ def test_the_plain_path_elsewhere(format, device, monkeypatch):
         assert dispatch.program_for(format, factors[0], len(index)) is None
     finally:
         torch.use_deterministic_algorithms(False)
+    with monkeypatch.context() as patch:
+        patch.setitem(dispatch.LEAST_ROWS, format.name, len(index) + 1)
+        assert dispatch.program_for(format, factors[0], len(index)) is None
     monkeypatch.setattr(launch, "DEVICES", ("xpu",))
     assert dispatch.program_for(format, factors[0], len(index)) is None
     assert torch.equal(kernels.rows(format, factors, index), format.rows(factors, index))

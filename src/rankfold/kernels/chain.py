@@ -51,12 +51,12 @@ class Sizes(NamedTuple):
         right = 1 if self.right == 1 else padded(self.right, 16)
         return Sizes(padded(self.left), padded(self.before, 16), padded(self.outputs), after, right)
 
-    def tiles(self, room: int) -> Tiles | None:
+    def tiles(self, room: int, backward: bool = False) -> Tiles | None:
         """The largest tile all of whose matrices have at most ``room`` entries."""
         left, before, outputs, after, right = self.padded()
         least = max(1, 16 // after, 16 // left if right > 1 else 1)
-        # products of single rows go through shared memory, in two halves of their digits
-        copies = 2 if right > 1 else 1
+        # products of single rows go through shared memory, in two halves of their digits, and so do their gradients
+        copies = 1 if right == 1 else 4 if backward else 2
         choices = [
             (rows * piece, rows, piece)
             for rows in _powers(max(1, 16 // left), _MAX_ROWS)
@@ -64,7 +64,8 @@ class Sizes(NamedTuple):
             if max(copies * rows * left * piece * max(after, right), before * piece * after) <= room
             and rows * max(left * before, after * right) <= room
         ]
-        return Tiles(*max(choices)[1:], _WARPS) if choices else None
+        warps = _WARPS // 2 if copies == 4 else _WARPS
+        return Tiles(*max(choices)[1:], warps) if choices else None
 
 
 def _powers(first: int, last: int) -> list[int]:
@@ -78,7 +79,8 @@ def fits(sizes: Sizes) -> bool:
 
 def tiles_for(sizes: Sizes, backward: bool) -> Tiles:
     """The tiles of a launch."""
-    chosen = sizes.tiles(_BACKWARD_ENTRIES if backward else _FORWARD_ENTRIES) or sizes.tiles(_MAX_ENTRIES)
+    room = _BACKWARD_ENTRIES if backward else _FORWARD_ENTRIES
+    chosen = sizes.tiles(room, backward) or sizes.tiles(_MAX_ENTRIES)
     if chosen is None:
         raise ValueError(f"no tile of a chain of sizes {tuple(sizes)} fits the registers; use plain torch")
     return chosen

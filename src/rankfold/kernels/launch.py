@@ -15,9 +15,8 @@ from torch import Tensor
 
 from rankfold.contraction import constant
 
-# Where kernels run. Only Triton's interpreter has run them so far, on the CPU, so they are for trying out yet:
-# ``rankfold.kernels.launch.DEVICES = ("cuda",)`` turns them on.
-DEVICES: tuple[str, ...] = ()
+# Where kernels run.
+DEVICES: tuple[str, ...] = ("cuda",)
 
 _failed = False
 

@@ -29,7 +29,7 @@ from rankfold.formats import CP, TensorFormat, TensorTrain, TensorTrainMatrix, T
 from rankfold.kernels.chain import Sizes, fits
 from rankfold.shapes import Folding
 
-# Picoseconds, estimated for one H200, not measured yet: for an entry of a table that must be formed (written, read, its
+# Picoseconds, estimated for one H200: for an entry of a table that must be formed (written, read, its
 # gradient cleared, added to and contracted back), for an entry that a row gathers and adds a gradient to,
 # for a multiplication, forward and backward, for an entry of a gradient that a tile of rows adds to, and
 # for reading an entry from memory, and for starting the products of a contraction, forward and backward.
