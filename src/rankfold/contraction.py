@@ -123,8 +123,9 @@ def constant(function: Callable[_P, _T]) -> Callable[_P, _T]:
     def look_up(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         return cached(*args, **kwargs)  # type: ignore[arg-type]  # arguments are strings, integers and tuples
 
-    constant: Callable[_P, _T] = torch.compiler.assume_constant_result(look_up)
-    return constant
+    # all that torch.compiler.assume_constant_result does, after a second or two of importing the compiler
+    look_up._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return look_up
 
 
 @constant

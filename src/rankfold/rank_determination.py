@@ -125,7 +125,7 @@ class RankDetermination:
         """
         nats = self._nats()
         self._last_kl = nats.detach()
-        value = self.beta * nats / self.num_data
+        value = nats * (self.beta / self.num_data)
         self._order.watch(value)
         return value
 
@@ -139,8 +139,8 @@ class RankDetermination:
         scaled = value if scaler is None else scaler.scale(value)
         trained = dict.fromkeys(p for part in self._parts for p in part.parameters() if p.requires_grad)
         # not backward(): hooks of DDP on the parameters must not take this for the backward of a batch
-        for parameter, grad in zip(trained, torch.autograd.grad(scaled, list(trained)) if trained else (), strict=True):
-            parameter.grad = grad if parameter.grad is None else parameter.grad.add_(grad)
+        grads = torch.autograd.grad(scaled, list(trained)) if trained else ()
+        add_gradients(trained, grads)
         return value.detach()
 
     def terms(self) -> dict[str, float]:
@@ -174,7 +174,8 @@ class RankDetermination:
             tensor.update_variance(self.step_size)
         self._watch.update()
         # counted on the device, where a captured graph finds it
-        self._set_steps(self._steps_on_device + 1.0)
+        self._steps_on_device.add_(1.0)
+        self._set_beta()
 
     def advance(self) -> PruneResult | None:
         """The part of ``step()`` that runs on the host: counting, checking, pruning.
@@ -205,7 +206,8 @@ class RankDetermination:
     def restore(self) -> int:
         """Return to the last good state after a :class:`~rankfold.NumericalFault`; its step."""
         self.num_steps = self._health.restore()
-        self._set_steps(torch.full_like(self.beta, self.num_steps))
+        self._steps_on_device.fill_(self.num_steps)
+        self._set_beta()
         self._forget()
         return self.num_steps
 
@@ -218,7 +220,8 @@ class RankDetermination:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state``; load the model's own state first, since ranks must match."""
         self.num_steps = state["num_steps"]
-        self._set_steps(torch.full_like(self.beta, self.num_steps))
+        self._steps_on_device.fill_(self.num_steps)
+        self._set_beta()
         self._forget()
         self._watch.restore(state)
         self._health.take_snapshot(self.num_steps)
@@ -230,9 +233,8 @@ class RankDetermination:
 
     # Inside ---------------------------------------------------------------------------------------
 
-    def _set_steps(self, steps: Tensor) -> None:
-        self._steps_on_device.copy_(steps)
-        self.beta.copy_(self.schedule.beta(steps))
+    def _set_beta(self) -> None:
+        self.beta.copy_(self.schedule.beta(self._steps_on_device))
 
     def _nats(self) -> Tensor:
         """The KL of all tensors and biases."""

@@ -102,12 +102,18 @@ class Schedule:
         return max(1, round(WARMUP * (self.total_steps or 0)))
 
     def beta(self, step: Tensor) -> Tensor:
-        """β after ``step`` steps, both 0-dim tensors: up to 3/2 w, and down to min(w, 1) / 2."""
+        """β after ``step`` steps, both 0-dim tensors: up to 3/2 w, and down to min(w, 1) / 2.
+
+        It is computed in every step, so all that does not depend on ``step`` is left to the host.
+        """
         highest, last = PRESSURE * self.kl_weight, LAST * min(self.kl_weight, 1.0)
         total = self.total_steps or self.warmup / WARMUP
-        past = (step - self.warmup) / max(1.0, total - self.warmup)  # (e − e_w) / (T − e_w)
-        falling = highest + (last - highest) * (past - HOLD_UNTIL) / (BACK_AT - HOLD_UNTIL)
-        return torch.minimum(highest * step / self.warmup, falling.clamp(last, highest))
+        after = max(1.0, total - self.warmup)  # T − e_w
+        slope = (highest - last) / ((BACK_AT - HOLD_UNTIL) * after)
+        back = self.warmup + BACK_AT * after
+        # β = min(β_max e / e_w, β_last + slope · (e_back − e)), the latter between β_last and β_max
+        falling = (last + slope * back) - slope * step
+        return torch.minimum(step * (highest / self.warmup), falling.clamp(last, highest))
 
     def checks_at(self, step: int) -> bool:
         """Whether ranks are examined at this step: evenly spaced, from the end of the warm-up."""

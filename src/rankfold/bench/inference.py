@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo
 from torch import Tensor, nn
 
 from rankfold.bench.measure import Call, Timing, time_calls
@@ -172,6 +171,8 @@ def _many_compiled() -> Iterator[None]:
 
     The code that ran last is tried first, so calls in a row are not slowed down by the others.
     """
+    import torch._dynamo  # takes seconds, and only this benchmark needs it
+
     torch.compiler.reset()
     with torch._dynamo.config.patch(recompile_limit=_MANY):
         yield

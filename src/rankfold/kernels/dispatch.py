@@ -20,7 +20,8 @@ from rankfold.kernels.product import product_rows
 
 # From so many rows on a kernel is faster than plain torch. On an H200, forward and backward in a graph, 2,048 and
 # 65,536 skewed rows: TT 1.59 against 0.11 ms and 0.35 against 1.70, Tucker 1.92 against 0.17 and 0.89 against 2.89,
-# CP 0.18 against 0.11 and 1.61 against 1.63 with a twentieth of the memory; TTM 0.09 against 0.12 and 0.67 against 2.12.
+# CP 0.18 against 0.11 and 1.61 against 1.63 with a twentieth of the memory, TTM 0.09 against 0.12 and 0.67 against
+# 2.12.
 LEAST_ROWS = {"CP": 16_384, "Tucker": 16_384, "TT": 16_384, "TTM": 1}
 
 

@@ -7,6 +7,7 @@ from typing import Any, Self, cast, final
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.nn.utils.rnn import PackedSequence
 
 from rankfold.bayesian_tensor import BayesianTensor, describe
@@ -31,10 +32,12 @@ _KERNELS: dict[str, Callable[..., States]] = {
     "RNN_TANH": torch.rnn_tanh,
     "RNN_RELU": torch.rnn_relu,
 }
-# torch.compile would unroll a recurrence over its time steps; as with torch.nn, it stays one eager call
-_run_kernel: Callable[..., States] = torch.compiler.disable(
-    lambda mode, *arguments: _KERNELS[mode](*arguments), reason="recurrent kernels are not compiled"
-)
+
+
+@_disable_dynamo  # torch.compiler.disable, without importing the compiler before there is a call
+def _run_kernel(mode: str, *arguments: Any) -> States:
+    """torch.compile would unroll a recurrence over its time steps; as with torch.nn, it stays one eager call."""
+    return _KERNELS[mode](*arguments)
 
 
 @final

@@ -8,6 +8,7 @@ cancel it: jitter is independent between windows, so ``μ_a μ_b`` estimates μ�
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -44,7 +45,8 @@ class WindowAverage:
         """Forget everything; call it when the ranks have changed."""
         self.sums = [torch.zeros_like(values) for values in self._values()]
         self.previous: list[Tensor] | None = None
-        self.count = torch.zeros((), device=self.sums[0].device)
+        self.count = torch.zeros((), device=self.sums[0].device, dtype=self.sums[0].dtype)
+        self._one = torch.ones_like(self.count)
 
     def state(self) -> dict[str, Any]:
         """Copies of all that it holds, to go on with later."""
@@ -55,14 +57,12 @@ class WindowAverage:
         """Go on from :meth:`state` of a tensor of the same ranks."""
         device = self.count.device
         self.sums = [total.to(device, copy=True) for total in state["sums"]]
-        self.count = state["count"].to(device, copy=True)
+        self.count = state["count"].to(self.count, copy=True)
         self.previous = None if state["previous"] is None else [values.to(device) for values in state["previous"]]
 
-    @torch.no_grad()
     def update(self) -> None:
         """Take in the current posterior."""
-        torch._foreach_add_(self.sums, self._values())
-        self.count.add_(1.0)
+        update_all([self])
 
     @torch.no_grad()
     def close_window(self) -> TwoWindows | None:
@@ -76,9 +76,27 @@ class WindowAverage:
         half = len(latest) // 2
         return TwoWindows((previous[:half], latest[:half]), (previous[half:], latest[half:]))
 
+    def totals(self) -> list[Tensor]:
+        """What an update adds to: the sums, and how many there are in them."""
+        return [*self.sums, self.count]
+
+    def summands(self) -> list[Tensor]:
+        """What an update adds."""
+        return [*self._values(), self._one]
+
     def _values(self) -> list[Tensor]:
         mean, log_std = _current(self.tensor)
         return mean + log_std
+
+
+@torch.no_grad()
+def update_all(averages: Iterable[WindowAverage]) -> None:
+    """Take in the current posteriors of several tensors, in one operation for all that are on one device."""
+    by_device: dict[torch.device, list[WindowAverage]] = {}
+    for average in averages:
+        by_device.setdefault(average.count.device, []).append(average)
+    for group in by_device.values():
+        torch._foreach_add_([t for a in group for t in a.totals()], [s for a in group for s in a.summands()])
 
 
 def _current(tensor: BayesianTensor) -> tuple[list[Tensor], list[Tensor]]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rankfold.bayesian_tensor import BayesianTensor
-from rankfold.pruning.averaging import WindowAverage
+from rankfold.pruning.averaging import WindowAverage, update_all
 from rankfold.pruning.rules import PruningRule, default_rule
 
 
@@ -30,8 +30,7 @@ class RankWatch:
 
     def update(self) -> None:
         """Take in the posteriors of this step; runs on the device, without waiting for it."""
-        for average in self.averages.values():
-            average.update()
+        update_all(self.averages.values())
 
     @torch.no_grad()
     def examine(self) -> None:
