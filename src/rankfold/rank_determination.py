@@ -140,7 +140,7 @@ class RankDetermination:
         trained = dict.fromkeys(p for part in self._parts for p in part.parameters() if p.requires_grad)
         # not backward(): hooks of DDP on the parameters must not take this for the backward of a batch
         grads = torch.autograd.grad(scaled, list(trained)) if trained else ()
-        add_gradients(trained, grads)
+        _add_gradients(list(trained), grads)
         return value.detach()
 
     def terms(self) -> dict[str, float]:
@@ -268,6 +268,15 @@ class RankDetermination:
         """Tensors were replaced: what was known of their ranks is void, and so is a captured graph."""
         self.version += 1
         self._watch.forget(only)
+
+
+def _add_gradients(parameters: Sequence[nn.Parameter], grads: Sequence[Tensor]) -> None:
+    """Add to the gradients that are there, all in one operation, and give one to parameters that have none."""
+    pairs = [(p.grad, grad) for p, grad in zip(parameters, grads, strict=True) if p.grad is not None]
+    if pairs:
+        torch._foreach_add_([old for old, _ in pairs], [new for _, new in pairs])
+    for parameter, grad in zip(parameters, grads, strict=True):
+        parameter.grad = grad if parameter.grad is None else parameter.grad
 
 
 def _check_numbers(num_data: int, step_size: float, check_every: int) -> None:
