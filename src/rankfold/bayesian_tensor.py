@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
 import torch
@@ -13,6 +13,8 @@ from rankfold import kernels
 from rankfold.config import TensorConfig
 from rankfold.formats import Factors, TensorFormat
 from rankfold.formats.base import LARGEST_COPY
+from rankfold.gaussian import Variance, as_tensors
+from rankfold.moments import joined, rank_moments, sums_over_governed
 from rankfold.posterior import (
     INITIAL_STD_RATIO,
     FactorPosterior,
@@ -22,6 +24,7 @@ from rankfold.posterior import (
     joint_kl,
     sparing,
 )
+from rankfold.priors import ShrinkagePrior
 
 
 @final
@@ -137,12 +140,7 @@ class BayesianTensor(nn.Module):
         ``moments`` are E[u²] of every factor's entries; the posterior's own if left out.
         """
         moments = self.factors.second_moments() if moments is None else moments
-        return torch.cat(
-            [
-                sum_of_slices([(moments[factor], axis) for factor, axis in group.governed])
-                for group in self.format.rank_groups
-            ]
-        )
+        return sums_over_governed(moments, self.format.rank_groups)
 
     def kl(self) -> Tensor:
         """``KL(q(Φ) ‖ p(Φ|λ))`` in nats; for point factors ``−log p(Φ|λ)`` up to a constant."""
@@ -150,29 +148,28 @@ class BayesianTensor(nn.Module):
             return torch.zeros((), device=self.factors.mean[0].device)
         return joint_kl([self.beside_prior()])
 
-    def beside_prior(self) -> tuple[FactorPosterior, list[Tensor]]:
+    def beside_prior(self) -> tuple[FactorPosterior, list[Variance]]:
         """The posterior of the factors, and the prior variances of their entries."""
-        return self.factors, self.prior_variances(self.variances())
+        return self.factors, self._variances_by_factor(self.variances())
 
     def penalty(self) -> Tensor:
         """``−Σ log p(λ)`` in nats, up to a constant. It does not depend on the factors."""
         return self.prior.penalty(self.variance).sum()
 
-    @torch.no_grad()
     def update_variance(self, step_size: float) -> None:
         """Half step 2: ``λ ← γ λ* + (1 − γ) λ`` with λ* in closed form."""
-        if self.has_prior:
-            best = self.prior.best_variance(self.second_moments(), self.count)
-            self.variance.lerp_(best.to(self.variance.dtype), step_size)
-        self.num_updates += 1
+        update_variances([self], step_size)
 
     def prior_variances(self, variances: Sequence[Tensor]) -> list[Tensor]:
         """The prior variance of every entry of every factor, broadcastable, given λ per group."""
-        weak = self.variance.new_full((1,), self.weak_std**2)
-        values = [weak.reshape([1] * mean.dim()) for mean in self.factors.mean]
+        return as_tensors(self._variances_by_factor(variances), self.variance)
+
+    def _variances_by_factor(self, variances: Sequence[Tensor]) -> list[Variance]:
+        """The same, but the number σ₀² where no λ governs a factor."""
+        values: list[Variance] = [self.weak_std**2] * len(self.factors.mean)
         for group, variance in zip(self.format.rank_groups, variances, strict=True):
             for factor, axis in group.governed:
-                shape = [1] * values[factor].dim()
+                shape = [1] * self.factors.mean[factor].dim()
                 shape[axis] = -1
                 values[factor] = variance.reshape(shape)
         return values
@@ -251,6 +248,21 @@ def _initial_means(format: TensorFormat, weight_std: float, matrix: Tensor | Non
     return means
 
 
+@torch.no_grad()
+def update_variances(tensors: Iterable[BayesianTensor], step_size: float) -> None:
+    """Half step 2 of several tensors; those on one device with one prior take it together."""
+    groups: dict[tuple[torch.device, ShrinkagePrior], list[BayesianTensor]] = {}
+    for tensor in tensors:
+        tensor.num_updates += 1
+        if tensor.has_prior:
+            groups.setdefault((tensor.variance.device, tensor.prior), []).append(tensor)
+    for (_, prior), group in groups.items():
+        variances = [tensor.variance for tensor in group]
+        moments = rank_moments([(tensor.factors, tensor.format.rank_groups) for tensor in group])
+        best = prior.best_variance(moments, joined([tensor.count for tensor in group]))
+        torch._foreach_lerp_(variances, best.to(variances[0].dtype).split([len(v) for v in variances]), step_size)
+
+
 def tensors_of(model: nn.Module) -> dict[str, BayesianTensor]:
     """Every tensor of a model by its name; a shared one appears once."""
     return {name: module for name, module in model.named_modules() if isinstance(module, BayesianTensor)}
@@ -260,12 +272,6 @@ def describe(format: TensorFormat) -> str:
     """A format in one line: ``TTM (28, 28) x (16, 32), ranks 20``."""
     dims = " x ".join(str(list(folding.dims)) for folding in (format.inputs, format.outputs))
     return f"{format.name} {dims}, ranks {list(format.ranks)}"
-
-
-def sum_of_slices(parts: Sequence[tuple[Tensor, int]]) -> Tensor:
-    """Sum tensors over all axes but one each, and the results over the parts."""
-    sums = [tensor.movedim(axis, 0).flatten(1).sum(1) for tensor, axis in parts]
-    return torch.stack(sums).sum(0)
 
 
 def replace_data(parameter: nn.Parameter, data: Tensor) -> None:

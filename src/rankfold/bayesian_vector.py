@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from rankfold.config import TensorConfig
-from rankfold.posterior import FactorPosterior, GaussianPosterior, PointPosterior, at_least_float32, joint_kl
+from rankfold.gaussian import Variance
+from rankfold.posterior import FactorPosterior, GaussianPosterior, PointPosterior, joint_kl
 
 
 @final
@@ -44,7 +45,6 @@ class BayesianVector(nn.Module):
             return torch.zeros((), device=self.entries.mean[0].device)
         return joint_kl([self.beside_prior()])
 
-    def beside_prior(self) -> tuple[FactorPosterior, list[Tensor]]:
+    def beside_prior(self) -> tuple[FactorPosterior, list[Variance]]:
         """The posterior of the entries, and their prior variance."""
-        mean = self.entries.mean[0]
-        return self.entries, [mean.new_full((1,), self.weak_std**2, dtype=at_least_float32(mean.dtype))]
+        return self.entries, [self.weak_std**2]

@@ -13,7 +13,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from rankfold.gaussian import cross_entropy, kl_divergence, reparametrize
+from rankfold.gaussian import Variance, as_tensors, cross_entropy, kl_divergence, reparametrize
 
 # Posterior standard deviations start at this fraction of the scale of what they belong to.
 INITIAL_STD_RATIO = 0.1
@@ -36,8 +36,8 @@ class FactorPosterior(nn.Module, ABC):
         """``E[u²] = μ² + σ²`` of every entry, in at least float32."""
 
     @abstractmethod
-    def kl(self, variances: Sequence[Tensor]) -> Tensor:
-        """``KL(q(u) ‖ N(0, v))`` in nats, given the prior variances ``v`` of every array, broadcastable.
+    def kl(self, variances: Sequence[Variance]) -> Tensor:
+        """``KL(q(u) ‖ N(0, v))`` in nats, given the prior variances ``v`` of every array: broadcastable, or a number.
 
         For a point, whose KL is infinite, the part that depends on it: ``−log N(u | 0, v)`` without
         ½ log 2π.
@@ -73,7 +73,7 @@ class GaussianPosterior(FactorPosterior):
         means = [mean.to(log_std.dtype) for mean, log_std in zip(self.mean, log_stds, strict=True)]
         return list(torch._foreach_addcmul(torch._foreach_exp(torch._foreach_mul(log_stds, 2.0)), means, means))
 
-    def kl(self, variances: Sequence[Tensor]) -> Tensor:
+    def kl(self, variances: Sequence[Variance]) -> Tensor:
         return kl_divergence(list(self.mean), list(self.log_std), variances)
 
     def parameter_lists(self) -> tuple[nn.ParameterList, ...]:
@@ -98,27 +98,29 @@ class PointPosterior(FactorPosterior):
     def second_moments(self) -> list[Tensor]:
         return [mean.to(at_least_float32(mean.dtype)).square() for mean in self.mean]
 
-    def kl(self, variances: Sequence[Tensor]) -> Tensor:
-        return cross_entropy(self.second_moments(), list(variances), [v.reciprocal() for v in variances])
+    def kl(self, variances: Sequence[Variance]) -> Tensor:
+        moments = self.second_moments()
+        priors = as_tensors(variances, moments[0].detach())
+        return cross_entropy(moments, priors, torch._foreach_reciprocal(priors))
 
     def parameter_lists(self) -> tuple[nn.ParameterList, ...]:
         return (self.mean,)
 
 
-def joint_kl(pairs: Sequence[tuple[FactorPosterior, Sequence[Tensor]]]) -> Tensor:
+def joint_kl(pairs: Sequence[tuple[FactorPosterior, Sequence[Variance]]]) -> Tensor:
     """The sum of the KLs of posteriors, each with its prior variances; all Gaussian ones of a device in one go."""
-    gaussian: dict[torch.device, list[tuple[GaussianPosterior, Sequence[Tensor]]]] = {}
+    gaussian: dict[torch.device, list[tuple[GaussianPosterior, Sequence[Variance]]]] = {}
     terms = []
     for posterior, variances in pairs:
         if isinstance(posterior, GaussianPosterior):
-            gaussian.setdefault(variances[0].device, []).append((posterior, variances))
+            gaussian.setdefault(posterior.mean[0].device, []).append((posterior, variances))
         else:
             terms.append(posterior.kl(variances))
     for group in gaussian.values():
         means = [mean for q, _ in group for mean in q.mean]
         log_stds = [log_std for q, _ in group for log_std in q.log_std]
         terms.append(kl_divergence(means, log_stds, [variance for _, v in group for variance in v]))
-    return sum_of(term.to(terms[0].device) for term in terms)
+    return terms[0] if len(terms) == 1 else sum_of(term.to(terms[0].device) for term in terms)
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rankfold.bayesian_tensor import BayesianTensor, tensors_of
+from rankfold.bayesian_tensor import BayesianTensor, tensors_of, update_variances
 from rankfold.bayesian_vector import BayesianVector
 from rankfold.distributed import agreed
 from rankfold.health import Health
@@ -170,8 +170,7 @@ class RankDetermination:
     def _update(self) -> None:
         """The part of ``step()`` that runs on the device, without waiting for it."""
         self._health.note(self._last_kl)
-        for tensor in self.tensors.values():
-            tensor.update_variance(self.step_size)
+        update_variances(self.tensors.values(), self.step_size)
         self._watch.update()
         # counted on the device, where a captured graph finds it
         self._steps_on_device.add_(1.0)

@@ -10,7 +10,8 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from rankfold.bayesian_tensor import BayesianTensor, sum_of_slices
+from rankfold.bayesian_tensor import BayesianTensor
+from rankfold.moments import sum_of_slices
 from rankfold.pruning.averaging import TwoWindows
 
 

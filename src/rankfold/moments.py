@@ -1,0 +1,53 @@
+"""Second moments ``M_k = Σ μ² + σ²`` over the entries that each rank governs: all that λ depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from rankfold.formats import Factors, RankGroup
+from rankfold.kernels import launch, slices
+from rankfold.posterior import FactorPosterior, GaussianPosterior
+
+Groups = Sequence[RankGroup]
+
+
+def rank_moments(pairs: Sequence[tuple[FactorPosterior, Groups]]) -> Tensor:
+    """``M`` of all ranks of several tensors on one device, one after the other: in one kernel where that can be."""
+    posteriors = [posterior for posterior, _ in pairs if isinstance(posterior, GaussianPosterior)]
+    means = [mean for posterior in posteriors for mean in posterior.mean]
+    log_stds = [log_std for posterior in posteriors for log_std in posterior.log_std]
+    if len(posteriors) == len(pairs) and slices.usable(means, log_stds):
+        try:
+            return slices.second_moments(means, log_stds, _in_one_row(pairs))
+        except Exception as error:  # whatever stops a compiler or a launch must not stop the user
+            launch.give_up(error)
+    return joined([sums_over_governed(posterior.second_moments(), groups) for posterior, groups in pairs])
+
+
+def sums_over_governed(arrays: Factors, groups: Groups) -> Tensor:
+    """The sums of factor-shaped arrays over the entries that each rank governs, (ΣR,)."""
+    return joined([sum_of_slices([(arrays[factor], axis) for factor, axis in group.governed]) for group in groups])
+
+
+def sum_of_slices(parts: Sequence[tuple[Tensor, int]]) -> Tensor:
+    """Sum tensors over all axes but one each, and the results over the parts."""
+    sums = [tensor.movedim(axis, 0).flatten(1).sum(1) for tensor, axis in parts]
+    return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
+
+
+def joined(vectors: Sequence[Tensor]) -> Tensor:
+    """Vectors end to end; a lone one as it is."""
+    return vectors[0] if len(vectors) == 1 else torch.cat(list(vectors))
+
+
+def _in_one_row(pairs: Sequence[tuple[FactorPosterior, Groups]]) -> list[slices.Group]:
+    """Sizes of all rank groups, and what they govern, with the factors of all tensors counted on."""
+    found: list[slices.Group] = []
+    first = 0
+    for posterior, groups in pairs:
+        found += [(g.size, tuple((first + factor, axis) for factor, axis in g.governed)) for g in groups]
+        first += len(posterior.mean)
+    return found

@@ -1,0 +1,116 @@
+"""The kernels of KL and second moments against the plain formulas in float64, over arrays of every kind of slice."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+import rankfold as rf
+from rankfold import gaussian
+from rankfold.bayesian_tensor import BayesianTensor, update_variances
+from rankfold.kernels import launch, slices
+from rankfold.moments import rank_moments
+from rankfold.posterior import joint_kl
+from rankfold.priors import ShrinkagePrior
+
+SHAPES = [(3, 40), (40, 3), (5, 7, 6), (2, 3, 4, 5), (9,), (4, 3), (1, 1)]
+VARIANCES = [(1, 40), (40, 1), (1, 7, 1), (2, 1, 1, 1), 0.7, 0.7, (1, 1)]  # all axes, and no axis
+
+
+def arrays(device: str, dtype: torch.dtype = torch.float32) -> tuple[list[Tensor], list[Tensor], list[Tensor | float]]:
+    means = [torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for shape in SHAPES]
+    log_stds = [(0.5 * torch.randn(shape, device=device) - 1).requires_grad_() for shape in SHAPES]
+    variances = [v if isinstance(v, float) else torch.rand(v, device=device) + 0.1 for v in VARIANCES]
+    return means, log_stds, variances
+
+
+def exact(tensors: list[Tensor]) -> list[Tensor]:
+    return [tensor.detach().double().requires_grad_(tensor.requires_grad) for tensor in tensors]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("most", [4, 4096])  # slices cut into parts, or whole
+def test_kl_and_gradients(device: str, dtype: torch.dtype, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "_MOST_ENTRIES", most)
+    monkeypatch.setattr(slices, "_kl_table", slices._kl_table.__wrapped__)
+    means, log_stds, variances = arrays(device, dtype)
+    assert slices.usable(means, log_stds)
+    nats = gaussian.kl_divergence(means, log_stds, variances)
+    assert "_SliceKL" in nats.grad_fn.name()
+    (0.3 * nats).backward()
+    true_means, true_log_stds = exact(means), exact(log_stds)
+    truth = gaussian.kl_divergence(
+        true_means, true_log_stds, [v if isinstance(v, float) else v.double() for v in variances]
+    )
+    (0.3 * truth).backward()
+    torch.testing.assert_close(nats.double(), truth, rtol=1e-5, atol=1e-4)
+    for found, expected in zip((*means, *log_stds), (*true_means, *true_log_stds), strict=True):
+        assert found.grad.dtype == found.dtype
+        rtol = 1e-5 if found.dtype == torch.float32 else 1e-2
+        torch.testing.assert_close(found.grad.double(), expected.grad, rtol=rtol, atol=1e-5)
+
+
+FORMATS = [rf.CP(3), rf.Tucker((2, 3, 2, 1), order=2), rf.TT((3, 1, 2), order=2), rf.TTM((4, 3), order=3)]
+
+
+def tensors(device: str, prior: ShrinkagePrior) -> list[BayesianTensor]:
+    made = []
+    for config in FORMATS:
+        config = replace(config, prior=prior)
+        tensor = BayesianTensor(config.build(24, 18), config, 0.2, device=device, dtype=torch.float32)
+        with torch.no_grad():
+            for parameter in tensor.parameters():
+                parameter.add_(0.3 * torch.randn_like(parameter))
+        made.append(tensor)
+    return made
+
+
+@pytest.mark.parametrize("prior", [rf.LogUniform(), rf.HalfCauchy(), rf.HalfCauchy(0.1)], ids=str)
+def test_variances_of_several_tensors_together(device: str, prior: ShrinkagePrior) -> None:
+    ours = tensors(device, prior)
+    expected = []
+    for tensor in ours:
+        moments = tensor.second_moments()  # plain
+        best = tensor.prior.best_variance(moments, tensor.count)
+        expected.append(torch.lerp(tensor.variance, best, 0.7))
+    update_variances(ours, 0.7)
+    for tensor, variance in zip(ours, expected, strict=True):
+        torch.testing.assert_close(tensor.variance, variance, rtol=1e-5, atol=1e-9)
+        assert tensor.num_updates == 1
+
+
+def test_the_kernel_runs_on_a_model_before_and_after_pruning(device: str) -> None:
+    layers = rf.Linear(12, 8, config=rf.TTM(4, order=2)), rf.Linear(8, 6, config=rf.Tucker(2, order=2))
+    model = torch.nn.Sequential(*layers).to(device)
+    for _ in range(2):
+        parts = [layer.tensor for layer in model] + [layer.bias_vector for layer in model]
+        together = joint_kl([part.beside_prior() for part in parts])
+        assert "_SliceKL" in together.grad_fn.name()
+        with pytest.MonkeyPatch.context() as plain:
+            plain.setattr(launch, "DEVICES", ())
+            apart = sum(part.kl() for part in parts)
+            moments = [layer.tensor.second_moments() for layer in model]
+        torch.testing.assert_close(together, apart, rtol=1e-5, atol=1e-4)
+        found = rank_moments([(layer.tensor.factors, layer.tensor.format.rank_groups) for layer in model])
+        torch.testing.assert_close(found, torch.cat(moments))
+        model[0].tensor.variance[1] = 1e-9
+        rf.prune_(model, rule=rf.VarianceRule(1e-8))
+    assert model[0].tensor.format.ranks == (2,)
+
+
+def test_double_precision_is_left_to_torch(device: str) -> None:
+    means, log_stds, _ = arrays(device, torch.float64)
+    assert not slices.usable(means, [log_std.double() for log_std in log_stds])
+
+
+def test_without_a_compiler_plain_torch_takes_over(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_compiler(*_: object) -> None:
+        raise RuntimeError("no compiler was found")
+
+    monkeypatch.setattr(slices, "kl", no_compiler)
+    monkeypatch.setattr(launch, "_failed", False)
+    means, log_stds, variances = arrays(device)
+    with pytest.warns(RuntimeWarning, match="no compiler was found"):
+        nats = gaussian.kl_divergence(means, log_stds, variances)
+    assert "_KLDivergence" in nats.grad_fn.name()
