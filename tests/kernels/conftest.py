@@ -10,6 +10,17 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 @pytest.fixture
 def device(monkeypatch):
+    """Where kernels run; they do so for any number of rows."""
     monkeypatch.setattr(launch, "DEVICES", (DEVICE,))
-    monkeypatch.setattr(dispatch, "LEAST_ROWS", dict.fromkeys(dispatch.LEAST_ROWS, 0))
+    monkeypatch.setitem(dispatch.LEAST_ROWS, DEVICE, dict.fromkeys(("CP", "Tucker", "TT", "TTM"), 0))
     return DEVICE
+
+
+@pytest.fixture(params=["kernel", "twin"])
+def way(request, device, monkeypatch):
+    """Where rows are fetched, once by a kernel and once on the CPU by its twin."""
+    if request.param == "kernel":
+        return device
+    monkeypatch.setattr(launch, "DEVICES", ())
+    monkeypatch.setitem(dispatch.LEAST_ROWS, "cpu", dict.fromkeys(("CP", "Tucker", "TT", "TTM"), 0))
+    return "cpu"

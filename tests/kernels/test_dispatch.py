@@ -24,9 +24,9 @@ def random_index(format, device, count=21):
 
 
 @pytest.mark.parametrize("format", EVERY, ids=NAMES)
-def test_rows_and_gradients(format, device):
-    factors, exact = factors_of(format, device)
-    index = random_index(format, device)
+def test_rows_and_gradients(format, way):
+    factors, exact = factors_of(format, way)
+    index = random_index(format, way)
     assert dispatch.program_for(format, factors[0], len(index)) is not None
     assert_same(kernels.rows(format, factors, index), format.rows(exact, index), factors, exact, 1e-6)
 
@@ -34,9 +34,9 @@ def test_rows_and_gradients(format, device):
 @small
 @pytest.mark.parametrize("count", [0, 1, 2, 130])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_batches_of_any_size(format, count, dtype, device):
-    factors, exact = factors_of(format, device)
-    index = random_index(format, device, count).to(dtype)
+def test_batches_of_any_size(format, count, dtype, way):
+    factors, exact = factors_of(format, way)
+    index = random_index(format, way, count).to(dtype)
     assert_same(kernels.rows(format, factors, index), format.rows(exact, index), factors, exact, 1e-6)
 
 
@@ -67,39 +67,47 @@ def test_every_layout_gives_the_same_rows(format, device):
     ],
     ids=["rank 1", "large ranks", "wide"],
 )
-def test_ranks_and_widths_beyond_one_tile(kind, inputs, outputs, ranks, device):
+def test_ranks_and_widths_beyond_one_tile(kind, inputs, outputs, ranks, way):
     format = make(kind, inputs, outputs, ranks)
-    factors, exact = factors_of(format, device)
-    index = random_index(format, device, 20)
+    factors, exact = factors_of(format, way)
+    index = random_index(format, way, 20)
     assert_same(kernels.rows(format, factors, index), format.rows(exact, index), factors, exact, 2e-6)
 
 
 @small
-def test_bfloat16(format, device):
-    factors, exact = factors_of(format, device, torch.bfloat16)
-    index = random_index(format, device)
+def test_bfloat16(format, way):
+    factors, exact = factors_of(format, way, torch.bfloat16)
+    index = random_index(format, way)
     rows = kernels.rows(format, factors, index)
     assert rows.dtype == torch.bfloat16
     assert_same(rows, format.rows(exact, index), factors, exact, 2e-2)
 
 
+@small
+def test_autocast(format, way):
+    factors, exact = factors_of(format, way)
+    index = random_index(format, way)
+    with torch.autocast(way, torch.bfloat16):
+        assert_same(kernels.rows(format, factors, index), format.rows(exact, index), factors, exact, 2e-2)
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=SMALL_NAMES)
-def test_more_rows_than_32_bits_count(kind, device):
+def test_more_rows_than_32_bits_count(kind, way):
     format = make(kind, (1300, 1500, 1400), (2, 3, 2))
-    factors, exact = factors_of(format, device)
-    index = random_index(format, device, 9)
+    factors, exact = factors_of(format, way)
+    index = random_index(format, way, 9)
     assert index.max() > 2**31
     assert_same(kernels.rows(format, factors, index), format.rows(exact, index), factors, exact, 1e-6)
 
 
 @small
-def test_after_pruning(format, device):
-    factors, _ = factors_of(format, device)
+def test_after_pruning(format, way):
+    factors, _ = factors_of(format, way)
     keep = [torch.arange(0, max(1, group.size - 1)) for group in format.rank_groups]
     cut = [factor.detach().requires_grad_() for factor in format.restrict(factors, keep)]
     pruned = format.with_ranks([len(index) for index in keep])
     exact = [factor.detach().double().requires_grad_() for factor in cut]
-    index = random_index(format, device)
+    index = random_index(format, way)
     assert_same(kernels.rows(pruned, cut, index), pruned.rows(exact, index), cut, exact, 1e-6)
 
 
@@ -117,15 +125,15 @@ BAGS = {  # indices, offsets, include_last_offset, mode, weighted, padding_idx
 
 @small
 @pytest.mark.parametrize("bags", BAGS.values(), ids=BAGS)
-def test_bags(format, bags, device):
+def test_bags(format, bags, way):
     shape, offsets, include_last_offset, mode, weighted, padding_idx = bags
-    index = torch.randint(format.inputs.size, shape, device=device)
+    index = torch.randint(format.inputs.size, shape, device=way)
     if padding_idx is not None:  # a bag with some padding, and one of nothing else
         index.view(-1)[:4] = padding_idx
-    offsets = None if offsets is None else torch.tensor(offsets, device=device)
-    scale = torch.randn(shape, device=device) if weighted else None
+    offsets = None if offsets is None else torch.tensor(offsets, device=way)
+    scale = torch.randn(shape, device=way) if weighted else None
     options = {"mode": mode, "include_last_offset": include_last_offset, "padding_idx": padding_idx}
-    factors, exact = factors_of(format, device)
+    factors, exact = factors_of(format, way)
     ours = kernels.pooled_rows(format, factors, index, offsets, scale, **options)
     weights = None if scale is None else scale.double()
     truth = F.embedding_bag(index, format.reconstruct(exact), offsets, per_sample_weights=weights, **options)
@@ -140,7 +148,7 @@ def test_bags_that_are_left_to_torch(device):
     assert not kernels.can_pool(format, like, index, None, scale, "mean")
     assert not kernels.can_pool(format, like, index.view(-1), None, None, "sum")
     assert not kernels.can_pool(format, like, index, torch.tensor([0]), None, "sum")
-    assert not kernels.can_pool(format, like.double(), index, None, None, "sum")
+    assert kernels.can_pool(format, like.double(), index, None, None, "sum") == (device == "cpu")
     scale.requires_grad_()
     assert not kernels.can_pool(format, like, index, None, scale, "sum")
     with torch.no_grad():
@@ -151,22 +159,29 @@ def test_bags_that_are_left_to_torch(device):
 
 
 @small
-def test_the_plain_path_elsewhere(format, device, monkeypatch):
-    factors, exact = factors_of(format, device)
+def test_rows_one_by_one_elsewhere(format, device, monkeypatch):
+    factors, _ = factors_of(format, device)
     index = random_index(format, device)
     assert dispatch.program_for(format, factors[0], len(index)) is not None
-    assert dispatch.program_for(format, exact[0], len(index)) is None  # float64
-    torch.use_deterministic_algorithms(True)
-    try:
-        assert dispatch.program_for(format, factors[0], len(index)) is None
-    finally:
-        torch.use_deterministic_algorithms(False)
-    with monkeypatch.context() as patch:
-        patch.setitem(dispatch.LEAST_ROWS, format.name, len(index) + 1)
-        assert dispatch.program_for(format, factors[0], len(index)) is None
-    monkeypatch.setattr(launch, "DEVICES", ("xpu",))
+    monkeypatch.setitem(dispatch.LEAST_ROWS[device], format.name, len(index) + 1)
     assert dispatch.program_for(format, factors[0], len(index)) is None
     assert torch.equal(kernels.rows(format, factors, index), format.rows(factors, index))
+    monkeypatch.setitem(dispatch.LEAST_ROWS, device, {})
+    assert dispatch.program_for(format, factors[0], len(index)) is None
+
+
+def test_where_triton_runs(monkeypatch):
+    tensor = torch.zeros(3)
+    monkeypatch.setattr(launch, "DEVICES", ("cpu",))
+    assert launch.usable(tensor)
+    assert not launch.usable(tensor.double())
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert not launch.usable(tensor)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    monkeypatch.setattr(launch, "DEVICES", ("xpu",))
+    assert not launch.usable(tensor)
 
 
 def test_tables_too_large_to_form_are_not():
@@ -191,8 +206,8 @@ def test_a_kernel_that_fails_warns_once_and_plain_torch_takes_over(format, devic
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert_same(ours, format.rows(exact, index), factors, exact, 1e-6)
-        assert dispatch.program_for(format, factors[0], len(index)) is None
-        assert torch.equal(kernels.rows(format, factors, index), format.rows(factors, index))
+        assert_same(kernels.rows(format, factors, index), format.rows(exact, index), factors, exact, 1e-6)
+    assert not launch.usable(factors[0])
 
 
 # As operators of torch ----------------------------------------------------------------------------
@@ -242,24 +257,24 @@ def test_gradients_of_the_twins_by_finite_differences(right):
 
 
 @small
-def test_compiled_without_graph_breaks(format, device):
+def test_compiled_without_graph_breaks(format, way):
     torch.compiler.reset()
-    factors, exact = factors_of(format, device)
+    factors, exact = factors_of(format, way)
     compiled = torch.compile(lambda index, *f: kernels.rows(format, f, index), fullgraph=True, backend="aot_eager")
     for count in (7, 9):
-        index = random_index(format, device, count)
+        index = random_index(format, way, count)
         assert_same(compiled(index, *factors), format.rows(exact, index), factors, exact, 1e-6)
 
 
 def test_chunks_of_the_twins(monkeypatch):
-    index, _, tables, places, *pooling = chain_arguments("cpu")
+    index, order, tables, places, *pooling = chain_arguments("cpu")
     grad = torch.randn(11, 12)
-    whole = reference.chain_rows(index, tables, places, *pooling)
-    gradients = reference.chain_rows_backward(grad, index, tables, places, *pooling[:2])
+    whole = reference.chain_rows(index, order, tables, places, *pooling)
+    gradients = reference.chain_rows_backward(grad, index, order, tables, places, *pooling[:2])
     monkeypatch.setattr(reference, "_CHUNK_ROWS", 4)
-    torch.testing.assert_close(reference.chain_rows(index, tables, places, *pooling), whole)
+    torch.testing.assert_close(reference.chain_rows(index, order, tables, places, *pooling), whole)
     for ours, truth in zip(
-        reference.chain_rows_backward(grad, index, tables, places, *pooling[:2]), gradients, strict=True
+        reference.chain_rows_backward(grad, index, order, tables, places, *pooling[:2]), gradients, strict=True
     ):
         torch.testing.assert_close(ours, truth)
 

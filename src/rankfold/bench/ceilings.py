@@ -157,5 +157,7 @@ class _SharedRows(nn.Module):
         if format.name == "CP":
             assert weight is not None
             return reference.product_rows(index, tables, weight, program.places, None, None, 0)
-        rows = reference.chain_rows(index, tables, program.places, None, None, 0)
-        return rows if weight is None else rows @ weight
+        left, middle, *right = (table.index_select(0, index) for table in tables)  # shapes alone, on the meta device
+        rows = torch.einsum("bjq,bqkr->bjkr", left, middle)
+        rows = torch.einsum("bjkr,brn->bjkn", rows, right[0]) if right else rows
+        return rows.flatten(1) if weight is None else rows.flatten(1) @ weight

@@ -109,7 +109,7 @@ def chain_rows(
             return launch_forward(index, order, tables, places, bag, scale, bags)
         except Exception as error:  # whatever stops a compiler or a launch must not stop the user
             give_up(error)
-    return reference.chain_rows(index, tables, places, bag, scale, bags)
+    return reference.chain_rows(index, order, tables, places, bag, scale, bags)
 
 
 @chain_rows.register_fake
@@ -146,7 +146,7 @@ def chain_rows_backward(
             return _three(launch_backward(grad, index, order, tables, places, bag, scale))
         except Exception as error:  # as above
             give_up(error)
-    return _three(reference.chain_rows_backward(grad, index, tables, places, bag, scale))
+    return _three(reference.chain_rows_backward(grad, index, order, tables, places, bag, scale))
 
 
 @chain_rows_backward.register_fake

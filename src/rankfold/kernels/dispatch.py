@@ -1,8 +1,9 @@
-"""Rows of an embedding table held as factors: Triton kernels where they can run, plain torch otherwise.
+"""Rows of an embedding table held as factors: by tables where there are rows enough, one by one otherwise.
 
-Kernels run on the devices of ``launch.DEVICES`` in float32 and bfloat16, when Triton is installed, there are rows
-enough, the sizes fit its registers and no deterministic algorithms are asked for: they add gradients atomically,
-in an order that changes from run to run. The plain path, :meth:`TensorFormat.rows`, is their twin everywhere else.
+Few rows are contracted one by one, by :meth:`TensorFormat.rows`. For many rows it pays to contract factors into
+tables first, of which a row takes one entry each. On CUDA a Triton kernel does the rest, in float32 and bfloat16,
+when Triton is installed, the sizes fit its registers and no deterministic algorithms are asked for: it adds gradients
+atomically, in an order that changes from run to run. On a CPU its plain-torch twin does.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ from rankfold.kernels.layouts import Program, best_program
 from rankfold.kernels.pooling import Bags, bags_of
 from rankfold.kernels.product import product_rows
 
-# From so many rows on a kernel is faster than plain torch. On an H200, forward and backward in a graph, 2,048 and
-# 65,536 skewed rows: TT 1.59 against 0.11 ms and 0.35 against 1.70, Tucker 1.92 against 0.17 and 0.89 against 2.89,
-# CP 0.18 against 0.11 and 1.61 against 1.63 with a twentieth of the memory, TTM 0.09 against 0.12 and 0.67 against
-# 2.12.
-LEAST_ROWS = {"CP": 16_384, "Tucker": 16_384, "TT": 16_384, "TTM": 1}
+# From so many rows on tables are faster, by the type of the device. Forward and backward in ms for 2,048 and 65,536
+# skewed rows, with tables and without. On an H200 in a graph: TT 1.59, 0.11 and 0.35, 1.70; Tucker 1.92, 0.17 and
+# 0.89, 2.89; CP 0.18, 0.11 and 1.61, 1.63, but with a twentieth of the memory; TTM 0.09, 0.12 and 0.67, 2.12.
+# On one CPU core: TT 10, 10 and 132, 781; Tucker 22, 30 and 450, 1,996; TTM 11, 9 and 287, 701; CP is the same.
+LEAST_ROWS = {
+    "cuda": {"CP": 16_384, "Tucker": 16_384, "TT": 16_384, "TTM": 1},
+    "cpu": {"Tucker": 2048, "TT": 4096, "TTM": 4096},
+}
 
 
 def rows(format: TensorFormat, factors: Factors, index: Tensor) -> Tensor:
@@ -69,21 +73,27 @@ def pooled_rows(
     )
     program = program_for(format, factors[0], index.numel())
     if program is None:
-        raise RuntimeError("no kernel can pool these bags; ask can_pool first, and use F.embedding_bag")
+        raise RuntimeError("no tables can pool these bags; ask can_pool first, and use F.embedding_bag")
     return _run(program, format, factors, bags.indices, bags)
 
 
 def program_for(format: TensorFormat, like: Tensor, count: int) -> Program | None:
     """The tables to run a kernel on for ``count`` rows of factors ``like`` this one; ``None`` where torch must do."""
-    if torch.compiler.is_exporting() or not usable(like) or torch.are_deterministic_algorithms_enabled():
+    least = LEAST_ROWS.get(like.device.type, {}).get(format.name)
+    if torch.compiler.is_exporting() or least is None or count < least:
         return None
-    if count < LEAST_ROWS[format.name]:
+    if like.device.type != "cpu" and not usable(like):
         return None
     return best_program(format.name, format.inputs.dims, format.outputs.dims, format.ranks, planned_size(count))
 
 
 def _run(program: Program, format: TensorFormat, factors: Factors, index: Tensor, bags: Bags | None = None) -> Tensor:
-    """Form the tables, and run the kernel of the format on them."""
+    """Form the tables, and run the kernel of the format on them; autocast leaves rows alone, as those of torch.nn."""
+    with torch.autocast(factors[0].device.type, enabled=False):
+        return _run_uncast(program, format, factors, index, bags)
+
+
+def _run_uncast(program: Program, format: TensorFormat, factors: Factors, index: Tensor, bags: Bags | None) -> Tensor:
     tables = [recipe.form(factors) for recipe in program.tables]
     weight = None if program.weight is None else program.weight.form(factors)
     pooling = (None, None, 0) if bags is None else (bags.owner, bags.scale, bags.total)

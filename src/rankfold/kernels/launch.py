@@ -30,7 +30,7 @@ def triton_installed() -> bool:
 def usable(tensor: Tensor) -> bool:
     """Whether kernels can run on tensors like this one."""
     ready = tensor.device.type in DEVICES and tensor.dtype in (torch.float32, torch.bfloat16)
-    return ready and not _failed and triton_installed()
+    return ready and not _failed and triton_installed() and not torch.are_deterministic_algorithms_enabled()
 
 
 def give_up(error: Exception) -> None:

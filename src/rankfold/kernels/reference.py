@@ -1,7 +1,10 @@
 """The plain-torch twins of the Triton kernels: the same functions of the same arguments.
 
-They define what the kernels compute, and take over where Triton cannot run. Rows are worked off in chunks
-of bounded size. Places are pairs ``stride, size``: a table's row is ``(i // stride) mod size``.
+They define what the kernels compute, run on the CPU, and take over where Triton cannot run. Rows are worked off in
+chunks of bounded size. Places are pairs ``stride, size``: a table's row is ``(i // stride) mod size``.
+
+Rows of a chain come sorted by the middle table's row. All rows of a group share one matrix of it, so the group is
+one matrix product, and no matrix is gathered row by row.
 """
 
 from __future__ import annotations
@@ -11,26 +14,41 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-_CHUNK_ROWS = 8192
+_CHUNK_ROWS = 4096
 
 
+@torch.no_grad()
 def chain_rows(
-    index: Tensor, tables: Sequence[Tensor], places: Sequence[int], bag: Tensor | None, scale: Tensor | None, bags: int
+    index: Tensor,
+    order: Tensor,
+    tables: Sequence[Tensor],
+    places: Sequence[int],
+    bag: Tensor | None,
+    scale: Tensor | None,
+    bags: int,
 ) -> Tensor:
     """``a_b = L[l_b] · M[m_b] · R[r_b]`` as (N, JL · JM · JR), or ``Σ scale_b a_b`` over the rows of every bag."""
-    entries = tables[0].shape[1] * tables[1].shape[2] * (tables[2].shape[2] if len(tables) > 2 else 1)
-    rows = _empty_rows(index, tables[0], entries)
-    for part in _chunks(index):
-        left, middle, *right = _gather(index[part], tables, places)
-        product = torch.einsum("bjq,bqkr->bjkr", left, middle)
-        product = torch.einsum("bjkr,brn->bjkn", product, right[0]) if right else product
-        rows[part] = product.flatten(1)
-    return _pool(rows, bag, scale, bags)
+    left, middle, *right = tables
+    entries = left.shape[1] * middle.shape[2] * (right[0].shape[2] if right else 1)
+    rows = left.new_zeros(index.shape[0] if bag is None else bags, entries)
+    for part in order.split(_CHUNK_ROWS):
+        at = _places(index[part], places)
+        x = _times_groups(left.index_select(0, at[0]), middle, at[1])
+        for table in right:
+            x = _times(x, table.index_select(0, at[2]))
+        if bag is None or scale is None:
+            rows[part] = x.flatten(1)
+        else:
+            rows.index_add_(0, bag[part], x.flatten(1) * scale[part, None])
+    return rows
 
 
+@torch.no_grad()
+@torch.autocast("cpu", enabled=False)  # which may be on where backward is called
 def chain_rows_backward(
     grad: Tensor,
     index: Tensor,
+    order: Tensor,
     tables: Sequence[Tensor],
     places: Sequence[int],
     bag: Tensor | None,
@@ -38,18 +56,56 @@ def chain_rows_backward(
 ) -> list[Tensor]:
     """Gradients of the tables, given that of the rows or bags."""
     gradients = [torch.zeros_like(table) for table in tables]
-    for part in _chunks(index):
-        left, middle, *right = _gather(index[part], tables, places)
-        upstream = _rows_of_grad(grad, part, bag, scale)
-        dx = upstream.reshape(-1, left.shape[1], middle.shape[2], right[0].shape[2] if right else 1)
-        found = []
-        if right:
-            x = torch.einsum("bjq,bqkr->bjkr", left, middle)
-            found.append(torch.einsum("bjkr,bjkn->brn", x, dx))
-            dx = torch.einsum("bjkn,brn->bjkr", dx, right[0])
-        found = [torch.einsum("bjkr,bqkr->bjq", dx, middle), torch.einsum("bjq,bjkr->bqkr", left, dx), *found]
-        _scatter(gradients, found, index[part], places)
+    left, middle, *right = tables
+    for part in order.split(_CHUNK_ROWS):
+        at = _places(index[part], places)
+        l_rows = left.index_select(0, at[0])
+        columns = right[0].shape[2] if right else 1
+        dx = _rows_of_grad(grad, part, bag, scale).view(-1, left.shape[1] * middle.shape[2], columns)
+        for table in right:  # a = X R:  dR = Xᵀ da,  dX = da Rᵀ
+            r_rows = table.index_select(0, at[2])
+            x = _times_groups(l_rows, middle, at[1])
+            gradients[2].index_add_(0, at[2], _times(x.mT, dx))
+            dx = _times(dx, r_rows.mT)
+        gradients[0].index_add_(0, at[0], _times_groups_backward(dx, l_rows, middle, at[1], gradients[1]))
     return gradients
+
+
+def _times_groups(rows: Tensor, middle: Tensor, place: Tensor) -> Tensor:
+    """``L_b M[m_b]`` for rows L (N, JL, R1) and M (·, R1, JM, R2), as (N, JL · JM, R2); rows are sorted by ``m_b``."""
+    width, matrices = rows.shape[1], middle.flatten(2)
+    flat = rows.flatten(0, 1)
+    product = flat.new_empty(flat.shape[0], matrices.shape[2])
+    for number, first, last in _groups(place):
+        group = slice(first * width, last * width)
+        torch.mm(flat[group], matrices[number], out=product[group])
+    return product.view(rows.shape[0], width * middle.shape[2], middle.shape[3])
+
+
+def _times_groups_backward(dx: Tensor, rows: Tensor, middle: Tensor, place: Tensor, d_middle: Tensor) -> Tensor:
+    """The gradient of the rows L, given that of ``L_b M[m_b]``; that of M is added to ``d_middle``."""
+    width, matrices, d_matrices = rows.shape[1], middle.flatten(2), d_middle.view(*middle.shape[:2], -1)
+    flat, dx = rows.flatten(0, 1), dx.reshape(-1, matrices.shape[2])
+    d_flat = torch.empty_like(flat)
+    for number, first, last in _groups(place):
+        group = slice(first * width, last * width)
+        torch.mm(dx[group], matrices[number].mT, out=d_flat[group])
+        d_matrices[number].addmm_(flat[group].mT, dx[group])
+    return d_flat.view_as(rows)
+
+
+def _groups(place: Tensor) -> Iterator[tuple[int, int, int]]:
+    """Runs of equal numbers: the number, where its run begins, and where it has ended."""
+    numbers, counts = torch.unique_consecutive(place, return_counts=True)
+    ends = counts.cumsum(0)
+    return zip(numbers.tolist(), (ends - counts).tolist(), ends.tolist(), strict=True)
+
+
+def _times(x: Tensor, y: Tensor) -> Tensor:
+    """Products of small matrices, (N, a, b) with (N, b, c); of vectors element by element, which is faster."""
+    if y.shape[2] == 1:
+        return (x * y.mT).sum(2, keepdim=True)
+    return x * y if x.shape[2] == 1 else torch.bmm(x, y)
 
 
 def product_rows(
@@ -119,6 +175,6 @@ def _pool(rows: Tensor, bag: Tensor | None, scale: Tensor | None, bags: int) -> 
     return rows.new_zeros(bags, rows.shape[1]).index_add_(0, bag, rows * scale[:, None])
 
 
-def _rows_of_grad(grad: Tensor, part: slice, bag: Tensor | None, scale: Tensor | None) -> Tensor:
+def _rows_of_grad(grad: Tensor, part: slice | Tensor, bag: Tensor | None, scale: Tensor | None) -> Tensor:
     """The gradients of a chunk of rows."""
     return grad[part] if bag is None or scale is None else grad.index_select(0, bag[part]) * scale[part, None]
