@@ -17,31 +17,31 @@ NUM_SAMPLES = 32
 NUM_DRAWS_OF_ONE = 200  # of the hardest example, enough for a density
 
 
-def classification(model: nn.Module, data: Data, seed: int) -> dict[str, Any]:
+def classification(model: nn.Module, data: Data, seed: int, batch_size: int = 1000) -> dict[str, Any]:
     """Scores of the posterior mean; of Monte Carlo predictions too, where there is a posterior."""
     torch.manual_seed(seed)
-    metrics = {"posterior_mean": _scores(model, data, samples=0)}
+    metrics = {"posterior_mean": _scores(model, data, 0, batch_size)}
     if any(tensor.inference == "bayes" for tensor in tensors_of(model).values()):
-        metrics["monte_carlo"] = {**_scores(model, data, samples=NUM_SAMPLES), "samples": NUM_SAMPLES}
+        metrics["monte_carlo"] = {**_scores(model, data, NUM_SAMPLES, batch_size), "samples": NUM_SAMPLES}
     return metrics
 
 
-def _scores(model: nn.Module, data: Data, samples: int) -> dict[str, Any]:
+def _scores(model: nn.Module, data: Data, samples: int, batch_size: int) -> dict[str, Any]:
     """Scores on the evaluation examples, and AUROC of two measures of uncertainty against unfamiliar ones."""
-    inside = _statistics(model, data.evaluation.inputs, samples)
+    inside = _statistics(model, data.evaluation.inputs, samples, batch_size)
     scores: dict[str, Any] = asdict(score(inside.probabilities, data.evaluation.labels))
     scores["calibration"] = asdict(calibration_bins(inside.probabilities, data.evaluation.labels))
     scores["auroc_entropy"] = scores["auroc_mutual_information"] = None
     if data.unfamiliar is not None:
-        outside = _statistics(model, data.unfamiliar, samples)
+        outside = _statistics(model, data.unfamiliar, samples, batch_size)
         scores["auroc_entropy"] = ood_auroc(inside.entropy, outside.entropy)
         if samples:
             scores["auroc_mutual_information"] = ood_auroc(inside.mutual_information, outside.mutual_information)
     return scores
 
 
-def _statistics(model: nn.Module, inputs: tuple[Tensor, ...], samples: int) -> Predictions:
-    return predictive_statistics(model, *inputs, samples=samples)
+def _statistics(model: nn.Module, inputs: tuple[Tensor, ...], samples: int, batch_size: int = 1000) -> Predictions:
+    return predictive_statistics(model, *inputs, samples=samples, batch_size=batch_size)
 
 
 @torch.no_grad()

@@ -12,6 +12,7 @@ naive Bayes classifier of the last 400 words was better than one of the first 40
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from rankfold.data.imdb import Reviews, load_imdb
 from rankfold.data.words import Corpus, End, sequences, vocabulary
+from rankfold.experiments.evaluation import classification
 from rankfold.experiments.spec import FormatName, Split
 from rankfold.experiments.task import Data, Examples, Folding, Task
 from rankfold.models.sentiment import VOCABULARY_SIZE, SentimentClassifier
@@ -84,4 +86,5 @@ def _examples(inputs: Inputs, labels: NDArray[np.int64], device: torch.device) -
     return Examples(tuple(x.to(device) for x in inputs), torch.from_numpy(labels).to(device))
 
 
-TASK = Task(SentimentClassifier, FOLDINGS, load, counted="layers")
+# in evaluation a batch takes no more memory than in training: LSTM layers keep 400 steps of every review
+TASK = Task(SentimentClassifier, FOLDINGS, load, evaluate=partial(classification, batch_size=256), counted="layers")
