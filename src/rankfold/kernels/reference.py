@@ -44,7 +44,6 @@ def chain_rows(
 
 
 @torch.no_grad()
-@torch.autocast("cpu", enabled=False)  # which may be on where backward is called
 def chain_rows_backward(
     grad: Tensor,
     index: Tensor,
@@ -105,7 +104,10 @@ def _times(x: Tensor, y: Tensor) -> Tensor:
     """Products of small matrices, (N, a, b) with (N, b, c); of vectors element by element, which is faster."""
     if y.shape[2] == 1:
         return (x * y.mT).sum(2, keepdim=True)
-    return x * y if x.shape[2] == 1 else torch.bmm(x, y)
+    if x.shape[2] == 1:
+        return x * y
+    # autocast, which may be on where backward is called, casts no product with a place to go to
+    return torch.bmm(x, y, out=x.new_empty(x.shape[0], x.shape[1], y.shape[2]))
 
 
 def product_rows(
