@@ -10,7 +10,7 @@ from torch.distributions import Normal, kl_divergence
 
 from rankfold.bayesian_vector import BayesianVector
 from rankfold.config import TTM
-from rankfold.posterior import GaussianPosterior, PointPosterior, at_least_float32
+from rankfold.posterior import GaussianPosterior, PointPosterior, at_least_float32, drawn
 
 SHAPES = [(3, 2), (4,), (1, 2, 2)]
 VARIANCE_SHAPES = [(1, 2), (1,), (1, 2, 1)]
@@ -127,6 +127,23 @@ def test_a_point_is_its_own_sample():
 def test_every_entry_starts_at_the_given_std():
     posterior = GaussianPosterior([torch.zeros(2, 3), torch.zeros(4)], std=0.02)
     torch.testing.assert_close(flat(posterior.log_std), torch.full((10,), math.log(0.02), dtype=torch.float64))
+
+
+@pytest.mark.parametrize("kinds", [("gaussian", "gaussian"), ("gaussian", "point"), ("point", "point")], ids=str)
+@pytest.mark.parametrize("training", [True, False])
+def test_drawn_together_is_drawn_one_after_the_other(kinds, training):
+    posteriors = [make(kind).train(training) for kind in kinds]
+    results = []
+    for draw in (drawn, lambda parts: [part() for part in parts]):
+        torch.manual_seed(5)
+        samples = [sample for group in draw(posteriors) for sample in group]
+        parameters = [p for posterior in posteriors for p in posterior.parameters()]
+        results.append([*samples, *torch.autograd.grad(flat_sum(samples), parameters, materialize_grads=True)])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def flat_sum(tensors):
+    return sum((tensor * tensor.detach().cos()).sum() for tensor in tensors)
 
 
 @every_kind

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rankfold import kernels
+from rankfold.bayesian_vector import BayesianVector
 from rankfold.config import TensorConfig
 from rankfold.formats import Factors, TensorFormat
 from rankfold.formats.base import LARGEST_COPY
@@ -21,6 +22,7 @@ from rankfold.posterior import (
     GaussianPosterior,
     PointPosterior,
     at_least_float32,
+    drawn,
     joint_kl,
     sparing,
 )
@@ -85,9 +87,12 @@ class BayesianTensor(nn.Module):
 
     # The weight -----------------------------------------------------------------------------------
 
-    def apply_to(self, x: Tensor, *, transposed: bool = False, bias: Tensor | None = None) -> Tensor:
-        """``x A + b`` (or ``x Aᵀ + b``) for x (B, I), with sampled factors in training, their means in eval."""
-        return self.format.apply(self.factors(), x, transposed=transposed, bias=bias)
+    def apply_to(self, x: Tensor, *, transposed: bool = False, bias: BayesianVector | None = None) -> Tensor:
+        """``x A + b`` (or ``x Aᵀ + b``) for x (B, I); in training factors and bias are sampled, in eval their means."""
+        if bias is None:
+            return self.format.apply(self.factors(), x, transposed=transposed)
+        (vector,), factors = drawn([bias.entries, self.factors])
+        return self.format.apply(factors, x, transposed=transposed, bias=vector)
 
     def rows(self, index: Tensor) -> Tensor:
         """Rows ``A[index]`` for index (N,), (N, J)."""

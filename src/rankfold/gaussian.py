@@ -67,6 +67,7 @@ class _Reparametrize(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         # ∂u/∂μ = 1, ∂u/∂log σ = σ z
         deviations = ctx.saved_tensors
+        grads = tuple(grad.contiguous() for grad in grads)  # of one layout, they are one operation
         return (None, *grads, *torch._foreach_mul(deviations, _like(grads, deviations)), *[None] * len(grads))
 
 

@@ -66,7 +66,7 @@ class GaussianPosterior(FactorPosterior):
         )
 
     def sample(self, generator: torch.Generator | None = None) -> list[Tensor]:
-        return reparametrize(list(self.mean), list(self.log_std), _standard_normal(self.log_std, generator))
+        return reparametrize(list(self.mean), list(self.log_std), standard_normal(self.log_std, generator))
 
     def second_moments(self) -> list[Tensor]:
         log_stds = list(self.log_std)
@@ -105,6 +105,17 @@ class PointPosterior(FactorPosterior):
 
     def parameter_lists(self) -> tuple[nn.ParameterList, ...]:
         return (self.mean,)
+
+
+def drawn(posteriors: Sequence[FactorPosterior]) -> list[list[Tensor]]:
+    """What each posterior gives by itself, with the same noise; if all are to be sampled, in one go."""
+    sampled = [q for q in posteriors if isinstance(q, GaussianPosterior) and q.training]
+    if len(sampled) < len(posteriors):
+        return [posterior() for posterior in posteriors]
+    means = [mean for q in sampled for mean in q.mean]
+    log_stds = [log_std for q in sampled for log_std in q.log_std]
+    samples = iter(reparametrize(means, log_stds, [z for q in sampled for z in standard_normal(q.log_std)]))
+    return [[next(samples) for _ in q.mean] for q in sampled]
 
 
 def joint_kl(pairs: Sequence[tuple[FactorPosterior, Sequence[Variance]]]) -> Tensor:
@@ -146,7 +157,7 @@ def sum_of(terms: Iterable[Tensor]) -> Tensor:
     return torch.stack(list(terms)).sum()
 
 
-def _standard_normal(like: Iterable[Tensor], generator: torch.Generator | None) -> list[Tensor]:
+def standard_normal(like: Iterable[Tensor], generator: torch.Generator | None = None) -> list[Tensor]:
     """Noise in the shapes of ``like``, drawn at once."""
     like = list(like)
     sizes = [tensor.numel() for tensor in like]

@@ -63,7 +63,7 @@ class Linear(TensorizedLayer):
                 f"expected {self.in_features} input features in the last dimension, got shape {tuple(x.shape)}"
             )
         flat = x.reshape(-1, self.in_features)  # (B, I)
-        y = self.tensor.apply_to(flat, transposed=self.transposed, bias=self.bias)  # (B, J)
+        y = self.tensor.apply_to(flat, transposed=self.transposed, bias=self.bias_vector)  # (B, J)
         return y.reshape(*x.shape[:-1], self.out_features)
 
     @property
