@@ -36,7 +36,7 @@ def kl_divergence(means: Sequence[Tensor], log_stds: Sequence[Tensor], variances
     priors = as_tensors(variances, log_stds[0])
     tensors = (*means, *log_stds, *priors)
     nats: Tensor
-    if slices.usable(means, log_stds) and all(prior.numel() == max(prior.shape) for prior in priors):
+    if slices.usable(means, log_stds) and all(prior.numel() == max(prior.shape, default=1) for prior in priors):
         try:
             nats = _SliceKL.apply(len(means), *tensors)  # type: ignore[no-untyped-call]
             return nats
@@ -79,16 +79,18 @@ class _SliceKL(torch.autograd.Function):
         means, log_stds, variances = _thirds(tensors, count)
         nats, gradient = slices.kl(means, log_stds, variances)
         ctx.save_for_backward(gradient)
-        ctx.like = [(tensor.shape, tensor.dtype) for tensor in (*means, *log_stds)]
+        ctx.shapes, ctx.dtype = [mean.shape for mean in means], means[0].dtype
         return nats
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         (gradient,) = ctx.saved_tensors
-        parts = (gradient * grad).split([shape.numel() for shape, _ in ctx.like])
-        found = [part.view(shape).to(dtype) for part, (shape, dtype) in zip(parts, ctx.like, strict=True)]
-        return (None, *found, *[None] * (len(found) // 2))
+        by_mean, by_log_std = (gradient * grad).chunk(2)
+        sizes = [shape.numel() for shape in ctx.shapes]
+        parts = (*by_mean.to(ctx.dtype).split(sizes), *by_log_std.split(sizes))
+        found = [part.view(shape) for part, shape in zip(parts, ctx.shapes * 2, strict=True)]
+        return (None, *found, *[None] * len(sizes))
 
 
 class _KLDivergence(torch.autograd.Function):

@@ -21,7 +21,8 @@ Shape = tuple[int, ...]
 # The size of a rank group, and the (array, axis) pairs whose slices belong to its ranks.
 Group = tuple[int, tuple[tuple[int, int], ...]]
 
-_BLOCK = 1024
+# Fusing is said aloud, as its default is about to change.
+_OPTIONS = {"BLOCK": 1024, "enable_fp_fusion": True}
 # A program of the KL takes a slice of at most about so many entries; larger ones are cut into several.
 _MOST_ENTRIES = 4096
 
@@ -60,10 +61,10 @@ def kl(means: Sequence[Tensor], log_stds: Sequence[Tensor], variances: Sequence[
 
     shapes, prior_shapes = _shapes(means), _shapes(variances)
     table = _kl_table(shapes, prior_shapes, means[0].device)
-    flat, variance = _end_to_end([*means, *log_stds]), _end_to_end(variances)
+    flat, variance = _laid_out(means, log_stds), _end_to_end(variances)
     nats, gradient = flat.new_empty(len(table)), torch.empty_like(flat)
     with torch.cuda.device_of(flat):
-        slice_kl[(len(table),)](flat, variance, table, nats, gradient, flat.numel() // 2, BLOCK=_BLOCK)
+        slice_kl[(len(table),)](flat, variance, table, nats, gradient, flat.numel() // 2, **_OPTIONS)
     return nats.sum(), gradient
 
 
@@ -72,15 +73,22 @@ def second_moments(means: Sequence[Tensor], log_stds: Sequence[Tensor], groups: 
     from rankfold.kernels.slices_triton import slice_moments
 
     table, bounds = _moment_table(_shapes(means), tuple(groups), means[0].device)
-    flat = _end_to_end([*means, *log_stds])
+    flat = _laid_out(means, log_stds)
     moments = flat.new_empty(len(bounds) - 1)
     with torch.cuda.device_of(flat):
-        slice_moments[(len(moments),)](flat, table, bounds, moments, flat.numel() // 2, BLOCK=_BLOCK)
+        slice_moments[(len(moments),)](flat, table, bounds, moments, flat.numel() // 2, **_OPTIONS)
     return moments
 
 
 def _shapes(tensors: Sequence[Tensor]) -> tuple[Shape, ...]:
     return tuple(tuple(tensor.shape) for tensor in tensors)
+
+
+def _laid_out(means: Sequence[Tensor], log_stds: Sequence[Tensor]) -> Tensor:
+    """All means, then all log-stds, in float32; of one dtype they are one copy."""
+    if means[0].dtype == log_stds[0].dtype:
+        return _end_to_end([*means, *log_stds])
+    return torch.cat([_end_to_end(means).to(log_stds[0].dtype), _end_to_end(log_stds)])
 
 
 def _end_to_end(tensors: Sequence[Tensor]) -> Tensor:

@@ -18,11 +18,15 @@ def _row(table, n):
 
 
 @triton.jit
-def _entries(flat, size, start, step, inner, entry, live):
-    """Where entries are, their means, log-stds and variances σ², 0 where they are not live."""
-    at = start + entry // inner * step + entry % inner
-    mean, log_std = load(flat, at, live), load(flat + size, at, live)
-    return at, mean, log_std, tl.where(live, tl.exp(2.0 * log_std), 0.0)
+def _place(entry, start, step, inner):
+    """Where the entries of a slice are."""
+    return start + entry // inner * step + entry % inner
+
+
+@triton.jit
+def _noise(log_std, live):
+    """σ², 0 where an entry is not live."""
+    return tl.where(live, tl.exp(2.0 * log_std), 0.0)
 
 
 @triton.jit
@@ -35,7 +39,9 @@ def slice_kl(flat, variance, table, nats, gradient, size, BLOCK: tl.constexpr):
     for first in range(0, total, BLOCK):
         entry = first + tl.arange(0, BLOCK)
         live = entry < total
-        at, mean, log_std, noise = _entries(flat, size, start, step, inner, entry, live)
+        at = _place(entry, start, step, inner)
+        mean, log_std = load(flat, at, live), load(flat + size, at, live)
+        noise = _noise(log_std, live)
         moments += mean * mean + noise
         log_stds += log_std
         # ∂KL/∂μ = μ / v, ∂KL/∂log σ = σ² / v − 1
@@ -56,6 +62,8 @@ def slice_moments(flat, table, bounds, moments, size, BLOCK: tl.constexpr):
         total = outer * inner
         for first in range(0, total, BLOCK):
             entry = first + tl.arange(0, BLOCK)
-            _, mean, _, noise = _entries(flat, size, start, step, inner, entry, entry < total)
-            sums += mean * mean + noise
+            live = entry < total
+            at = _place(entry, start, step, inner)
+            mean = load(flat, at, live)
+            sums += mean * mean + _noise(load(flat + size, at, live), live)
     tl.store(moments + k, tl.sum(sums))
