@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 import rankfold as rf
 from rankfold.formats import CP, TensorTrain, TensorTrainMatrix, Tucker
+from rankfold.kernels import dispatch
 from rankfold.layers import Embedding, EmbeddingBag, embedding
 from rankfold.layers.bags import pooled_rows, split
 from rankfold.shapes import Folding
@@ -21,9 +22,11 @@ CONFIGS = {"cp": rf.CP(6), "tucker": rf.Tucker(3), "tt": rf.TT(4), "ttm": rf.TTM
 ROWS, WIDTH = 211, 10
 
 
+@pytest.mark.parametrize("least", [0, 1000], ids=["tables", "one by one"])
 @pytest.mark.parametrize("name", FORMATS)
-def test_pooling_before_the_shared_factors_is_pooling_after_them(name):
+def test_pooling_before_the_shared_factors_is_pooling_after_them(name, least, monkeypatch):
     format = FORMATS[name]
+    monkeypatch.setitem(dispatch.LEAST_ROWS["cpu"], format.name, least)
     factors = [factor.requires_grad_() for factor in format.random_factors(1.0)]
     index, weights = torch.randint(50, (9,)), torch.randn(4, 9, dtype=torch.float64)
     ours = pooled_rows(format, factors, index, lambda rows: weights @ rows)

@@ -13,6 +13,6 @@ backward, and adds as many to gradients, 50 MB each time. The middle table, 1,02
 all rows of a tile that share it: rows are sorted by it first.
 """
 
-from rankfold.kernels.dispatch import can_pool, pooled_rows, rows
+from rankfold.kernels.dispatch import can_pool, pooled_rows, rows, rows_before_weight
 
-__all__ = ["can_pool", "pooled_rows", "rows"]
+__all__ = ["can_pool", "pooled_rows", "rows", "rows_before_weight"]

@@ -35,16 +35,28 @@ def rows(format: TensorFormat, factors: Factors, index: Tensor) -> Tensor:
     return format.rows(factors, index) if program is None else _run(program, format, factors, index)
 
 
+def rows_before_weight(format: TensorFormat, factors: Factors, index: Tensor) -> tuple[Tensor, Tensor | None] | None:
+    """What rows have of their own, T (N, Q), and what all of them share, W (Q, J): ``A[index] = T W``.
+
+    ``W`` is missing in TTM. All of it is, where rows are contracted one by one.
+    """
+    program = program_for(format, factors[0], index.shape[0])
+    if program is None or format.name == "CP":
+        return None
+    return _chain(program, factors, index), None if program.weight is None else program.weight.form(factors)
+
+
 def can_pool(
     format: TensorFormat, like: Tensor, index: Tensor, offsets: Tensor | None, weights: Tensor | None, mode: str
 ) -> bool:
-    """Whether :func:`pooled_rows` can pool such bags with factors ``like`` this one.
+    """Whether :func:`pooled_rows` should pool such bags with factors ``like`` this one, by a kernel.
 
-    Weights that need a gradient are left to plain torch, and so is what ``F.embedding_bag`` refuses.
+    Weights that need a gradient are left to plain torch, and so is what ``F.embedding_bag`` refuses. So is a CPU: there
+    it is faster to fetch every distinct row once, and pool those.
     """
     differentiable = weights is not None and weights.requires_grad and torch.is_grad_enabled()
     accepted = index.dim() == (2 if offsets is None else 1) and (weights is None or mode == "sum")
-    return accepted and not differentiable and program_for(format, like, index.numel()) is not None
+    return accepted and not differentiable and usable(like) and program_for(format, like, index.numel()) is not None
 
 
 def pooled_rows(
@@ -88,24 +100,31 @@ def program_for(format: TensorFormat, like: Tensor, count: int) -> Program | Non
 
 
 def _run(program: Program, format: TensorFormat, factors: Factors, index: Tensor, bags: Bags | None = None) -> Tensor:
-    """Form the tables, and run the kernel of the format on them; autocast leaves rows alone, as those of torch.nn."""
-    with torch.autocast(factors[0].device.type, enabled=False):
-        return _run_uncast(program, format, factors, index, bags)
-
-
-def _run_uncast(program: Program, format: TensorFormat, factors: Factors, index: Tensor, bags: Bags | None) -> Tensor:
-    tables = [recipe.form(factors) for recipe in program.tables]
+    """Form the tables, and run the kernel of the format on them."""
     weight = None if program.weight is None else program.weight.form(factors)
-    pooling = (None, None, 0) if bags is None else (bags.owner, bags.scale, bags.total)
-    three = (*tables, *(None,) * (3 - len(tables)))
-    result: Tensor
     if format.name == "CP":
-        result = product_rows(index, *three, weight, program.places, *pooling)
+        tables = _three(program, factors)
+        result: Tensor = product_rows(index, *tables, weight, program.places, *_pooling(bags))
     else:
-        order = _sorted_by(index, *program.places[2:4])
-        result = chain_rows(index, order, *three, program.places, *pooling)
+        result = _chain(program, factors, index, bags)
         result = result if weight is None else result @ weight
     return result[:, : format.outputs.size]
+
+
+def _chain(program: Program, factors: Factors, index: Tensor, bags: Bags | None = None) -> Tensor:
+    """Rows or bags before their product with ``W``, (N, Q)."""
+    order = _sorted_by(index, *program.places[2:4])
+    rows: Tensor = chain_rows(index, order, *_three(program, factors), program.places, *_pooling(bags))
+    return rows
+
+
+def _three(program: Program, factors: Factors) -> tuple[Tensor | None, ...]:
+    tables = [recipe.form(factors) for recipe in program.tables]
+    return (*tables, *(None,) * (3 - len(tables)))
+
+
+def _pooling(bags: Bags | None) -> tuple[Tensor | None, Tensor | None, int]:
+    return (None, None, 0) if bags is None else (bags.owner, bags.scale, bags.total)
 
 
 def _sorted_by(index: Tensor, stride: int, size: int) -> Tensor:

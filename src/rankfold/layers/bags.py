@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from rankfold import kernels
 from rankfold.contraction import contract, contract_rows
 from rankfold.formats import Factors, TensorFormat
 
@@ -22,6 +23,16 @@ _BATCH = "B"
 
 def pooled_rows(format: TensorFormat, factors: Factors, index: Tensor, pool: Callable[[Tensor], Tensor]) -> Tensor:
     """Bags (B, J) of the rows ``A[index]``, index (N,), where ``pool`` maps any (N, D) to (B, D) linearly."""
+    found = kernels.rows_before_weight(format, factors, index)
+    if found is not None:
+        rows, weight = found
+        return (pool(rows) if weight is None else pool(rows) @ weight)[:, : format.outputs.size]
+    return _pooled_one_by_one(format, factors, index, pool)
+
+
+def _pooled_one_by_one(
+    format: TensorFormat, factors: Factors, index: Tensor, pool: Callable[[Tensor], Tensor]
+) -> Tensor:
     own, core, late = split(format)
     parts = dict(zip(format.input_letters, format.inputs.unravel(index), strict=True))
     modes = [next(c for c in format.subscripts[n] if c in parts) for n in own]
