@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import rankfold as rf
 from rankfold import gaussian
@@ -97,6 +98,36 @@ def test_the_kernel_runs_on_a_model_before_and_after_pruning(device: str) -> Non
         model[0].tensor.variance[1] = 1e-9
         rf.prune_(model, rule=rf.VarianceRule(1e-8))
     assert model[0].tensor.format.ranks == (2,)
+
+
+class Operations(TorchDispatchMode):
+    """Counts what would run on a device: everything but views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += not func.is_view
+        return func(*args, **(kwargs or {}))
+
+
+def operations_of_a_step(layers: int, device: str) -> tuple[int, int]:
+    model = torch.nn.Sequential(*[rf.Linear(8, 8, config=rf.TTM(3, order=2)) for _ in range(layers)]).to(device)
+    optimizer = torch.optim.SGD(rf.param_groups(model))
+    ranks = rf.RankDetermination(model, optimizer, num_data=100, warmup_steps=10, snapshots=False)
+    for _ in range(2):
+        model(torch.randn(4, 8, device=device)).sum().backward()
+        with Operations() as kl:
+            ranks.kl_backward()
+        optimizer.step()
+        with Operations() as step:
+            ranks.step()
+    return kl.count, step.count
+
+
+def test_kl_and_half_step_take_as_few_operations_for_many_layers_as_for_two(device: str) -> None:
+    assert operations_of_a_step(2, device) == operations_of_a_step(6, device)
 
 
 def test_double_precision_is_left_to_torch(device: str) -> None:
