@@ -8,7 +8,7 @@ in closed form, in multi-tensor operations. On CUDA the KL with its gradient is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +20,19 @@ from rankfold.kernels import launch, slices
 Variance = Tensor | float
 
 
+class Weight(NamedTuple):
+    """``β / N``: how much the KL counts in the objective. β is a 0-dim tensor, which may change on its device."""
+
+    beta: Tensor
+    num_data: int
+
+    def times(self, nats: Tensor) -> Tensor:
+        return nats * (self.beta / self.num_data)
+
+    def to(self, device: torch.device) -> Weight:
+        return Weight(self.beta.to(device), self.num_data)
+
+
 def reparametrize(means: Sequence[Tensor], log_stds: Sequence[Tensor], noise: Sequence[Tensor]) -> list[Tensor]:
     """Samples ``u = μ + σ z`` for noise ``z``, differentiable in μ and log σ."""
     if torch.compiler.is_compiling():  # the compiler fuses the plain formula by itself
@@ -28,8 +41,13 @@ def reparametrize(means: Sequence[Tensor], log_stds: Sequence[Tensor], noise: Se
     return list(samples)
 
 
-def kl_divergence(means: Sequence[Tensor], log_stds: Sequence[Tensor], variances: Sequence[Variance]) -> Tensor:
-    """``Σ KL(N(μ, σ²) ‖ N(0, v))`` in nats over all entries of all arrays.
+def kl_divergence(
+    means: Sequence[Tensor],
+    log_stds: Sequence[Tensor],
+    variances: Sequence[Variance],
+    weight: Weight | None = None,
+) -> Tensor:
+    """``Σ KL(N(μ, σ²) ‖ N(0, v))`` in nats over all entries of all arrays, times ``weight``.
 
     ``variances`` are constants, one for each array: a number, or a tensor of as many dimensions, broadcastable to it.
     """
@@ -38,12 +56,12 @@ def kl_divergence(means: Sequence[Tensor], log_stds: Sequence[Tensor], variances
     nats: Tensor
     if slices.usable(means, log_stds) and all(prior.numel() == max(prior.shape, default=1) for prior in priors):
         try:
-            nats = _SliceKL.apply(len(means), *tensors)  # type: ignore[no-untyped-call]
+            nats = _SliceKL.apply(len(means), weight, *tensors)  # type: ignore[no-untyped-call]
             return nats
         except Exception as error:  # whatever stops a compiler or a launch must not stop the user
             launch.give_up(error)
     nats = _KLDivergence.apply(len(means), *tensors)  # type: ignore[no-untyped-call]
-    return nats
+    return nats if weight is None else weight.times(nats)
 
 
 def as_tensors(variances: Sequence[Variance], like: Tensor) -> list[Tensor]:
@@ -75,9 +93,9 @@ class _SliceKL(torch.autograd.Function):
     """The same as :class:`_KLDivergence`, in one kernel that finds the gradient along with the value."""
 
     @staticmethod
-    def forward(ctx: Any, count: int, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, count: int, weight: Weight | None, *tensors: Tensor) -> Tensor:
         means, log_stds, variances = _thirds(tensors, count)
-        nats, gradient = slices.kl(means, log_stds, variances)
+        nats, gradient = slices.kl(means, log_stds, variances, weight)
         ctx.save_for_backward(gradient)
         ctx.shapes, ctx.dtype = [mean.shape for mean in means], means[0].dtype
         return nats
@@ -90,7 +108,7 @@ class _SliceKL(torch.autograd.Function):
         sizes = [shape.numel() for shape in ctx.shapes]
         parts = (*by_mean.to(ctx.dtype).split(sizes), *by_log_std.split(sizes))
         found = [part.view(shape) for part, shape in zip(parts, ctx.shapes * 2, strict=True)]
-        return (None, *found, *[None] * len(sizes))
+        return (None, None, *found, *[None] * len(sizes))
 
 
 class _KLDivergence(torch.autograd.Function):

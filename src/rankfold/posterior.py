@@ -13,7 +13,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from rankfold.gaussian import Variance, as_tensors, cross_entropy, kl_divergence, reparametrize
+from rankfold.gaussian import Variance, Weight, as_tensors, cross_entropy, kl_divergence, reparametrize
 
 # Posterior standard deviations start at this fraction of the scale of what they belong to.
 INITIAL_STD_RATIO = 0.1
@@ -118,19 +118,24 @@ def drawn(posteriors: Sequence[FactorPosterior]) -> list[list[Tensor]]:
     return [[next(samples) for _ in q.mean] for q in sampled]
 
 
-def joint_kl(pairs: Sequence[tuple[FactorPosterior, Sequence[Variance]]]) -> Tensor:
-    """The sum of the KLs of posteriors, each with its prior variances; all Gaussian ones of a device in one go."""
+def joint_kl(pairs: Sequence[tuple[FactorPosterior, Sequence[Variance]]], weight: Weight | None = None) -> Tensor:
+    """The sum of the KLs of posteriors, each with its prior variances, times ``weight``.
+
+    All Gaussian ones of a device are taken in one go.
+    """
     gaussian: dict[torch.device, list[tuple[GaussianPosterior, Sequence[Variance]]]] = {}
     terms = []
     for posterior, variances in pairs:
         if isinstance(posterior, GaussianPosterior):
             gaussian.setdefault(posterior.mean[0].device, []).append((posterior, variances))
         else:
-            terms.append(posterior.kl(variances))
-    for group in gaussian.values():
+            nats = posterior.kl(variances)
+            terms.append(nats if weight is None else weight.to(nats.device).times(nats))
+    for device, group in gaussian.items():
         means = [mean for q, _ in group for mean in q.mean]
         log_stds = [log_std for q, _ in group for log_std in q.log_std]
-        terms.append(kl_divergence(means, log_stds, [variance for _, v in group for variance in v]))
+        priors = [variance for _, v in group for variance in v]
+        terms.append(kl_divergence(means, log_stds, priors, weight and weight.to(device)))
     return terms[0] if len(terms) == 1 else sum_of(term.to(terms[0].device) for term in terms)
 
 

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from rankfold.bayesian_tensor import BayesianTensor, tensors_of, update_variances
 from rankfold.bayesian_vector import BayesianVector
 from rankfold.distributed import agreed
+from rankfold.gaussian import Weight
 from rankfold.health import Health
 from rankfold.order import StepOrder, check_mode, warn_past_the_end
 from rankfold.parameters import check_optimizers
@@ -123,9 +124,8 @@ class RankDetermination:
         When gradients of k batches are accumulated, the KL counts once: ``((nll + ranks.kl()) / k).backward()``, or
         :meth:`kl_backward`.
         """
-        nats = self._nats()
-        self._last_kl = nats.detach()
-        value = nats * (self.beta / self.num_data)
+        value = self._joint_kl(Weight(self.beta, self.num_data))
+        self._last_kl = value.detach()
         self._order.watch(value)
         return value
 
@@ -146,7 +146,7 @@ class RankDetermination:
     def terms(self) -> dict[str, float]:
         """The parts of the objective besides the NLL, now: KL and penalty on λ in nats, and β."""
         with torch.no_grad():
-            nats = float(self._nats())
+            nats = float(self._joint_kl())
         penalty = sum_of(t.penalty().to(self.beta.device) for t in self.tensors.values())
         return {"kl_nats": nats, "penalty_nats": float(penalty), "beta": float(self.beta)}
 
@@ -233,13 +233,13 @@ class RankDetermination:
     # Inside ---------------------------------------------------------------------------------------
 
     def _set_beta(self) -> None:
-        self.beta.copy_(self.schedule.beta(self._steps_on_device))
+        self.schedule.beta(self._steps_on_device, out=self.beta)
 
-    def _nats(self) -> Tensor:
-        """The KL of all tensors and biases."""
+    def _joint_kl(self, weight: Weight | None = None) -> Tensor:
+        """The KL of all tensors and biases in nats, times ``weight``."""
         if not self._parts:
             return torch.zeros_like(self.beta)
-        return joint_kl([part.beside_prior() for part in self._parts]).to(self.beta.device)
+        return joint_kl([part.beside_prior() for part in self._parts], weight).to(self.beta.device)
 
     def _simplify(self) -> None:
         """Bring redundant ranks to light; what was known of single ranks is void where factors changed."""

@@ -101,8 +101,8 @@ class Schedule:
             return self.warmup_steps
         return max(1, round(WARMUP * (self.total_steps or 0)))
 
-    def beta(self, step: Tensor) -> Tensor:
-        """β after ``step`` steps, both 0-dim tensors: up to 3/2 w, and down to min(w, 1) / 2.
+    def beta(self, step: Tensor, out: Tensor | None = None) -> Tensor:
+        """β after ``step`` steps, both 0-dim tensors: up to 3/2 w, and down to min(w, 1) / 2; written to ``out``.
 
         It is computed in every step, so all that does not depend on ``step`` is left to the host.
         """
@@ -113,7 +113,7 @@ class Schedule:
         back = self.warmup + BACK_AT * after
         # β = min(β_max e / e_w, β_last + slope · (e_back − e)), the latter between β_last and β_max
         falling = (last + slope * back) - slope * step
-        return torch.minimum(step * (highest / self.warmup), falling.clamp(last, highest))
+        return torch.minimum(step * (highest / self.warmup), falling.clamp(last, highest), out=out)
 
     def checks_at(self, step: int) -> bool:
         """Whether ranks are examined at this step: evenly spaced, from the end of the warm-up."""

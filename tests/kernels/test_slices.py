@@ -31,19 +31,23 @@ def exact(tensors: list[Tensor]) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("most", [4, 4096])  # slices cut into parts, or whole
-def test_kl_and_gradients(device: str, dtype: torch.dtype, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("most", "beta"), [(4, None), (4096, 0.7)])  # slices cut into parts, or whole and weighted
+def test_kl_and_gradients(
+    device: str, dtype: torch.dtype, most: int, beta: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(slices, "_MOST_ENTRIES", most)
     monkeypatch.setattr(slices, "_kl_table", slices._kl_table.__wrapped__)
     means, log_stds, variances = arrays(device, dtype)
     assert slices.usable(means, log_stds)
-    nats = gaussian.kl_divergence(means, log_stds, variances)
+    weight = None if beta is None else gaussian.Weight(torch.tensor(beta, device=device), 3)
+    nats = gaussian.kl_divergence(means, log_stds, variances, weight)
     assert "_SliceKL" in nats.grad_fn.name()
     (0.3 * nats).backward()
     true_means, true_log_stds = exact(means), exact(log_stds)
     truth = gaussian.kl_divergence(
-        true_means, true_log_stds, [v if isinstance(v, float) else v.double() for v in variances]
+        true_means, true_log_stds, [v if isinstance(v, float) else v.double() for v in variances], weight
     )
+    assert "_SliceKL" not in truth.grad_fn.name()
     (0.3 * truth).backward()
     torch.testing.assert_close(nats.double(), truth, rtol=1e-5, atol=1e-4)
     for found, expected in zip((*means, *log_stds), (*true_means, *true_log_stds), strict=True):

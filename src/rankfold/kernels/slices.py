@@ -55,16 +55,27 @@ def usable(means: Sequence[Tensor], log_stds: Sequence[Tensor]) -> bool:
     return alike and precise and sum(mean.numel() for mean in means) < 2**30
 
 
-def kl(means: Sequence[Tensor], log_stds: Sequence[Tensor], variances: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """The KL in nats, and its gradient: of all means, then of all log-stds, end to end (2n,)."""
+def kl(
+    means: Sequence[Tensor],
+    log_stds: Sequence[Tensor],
+    variances: Sequence[Tensor],
+    weight: tuple[Tensor, int] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The KL in nats, and its gradient: of all means, then of all log-stds, end to end (2n,).
+
+    With a weight ``β, N`` both are β/N as large.
+    """
     from rankfold.kernels.slices_triton import slice_kl
 
     shapes, prior_shapes = _shapes(means), _shapes(variances)
     table = _kl_table(shapes, prior_shapes, means[0].device)
     flat, variance = _laid_out(means, log_stds), _end_to_end(variances)
     nats, gradient = flat.new_empty(len(table)), torch.empty_like(flat)
+    size, (beta, num_data) = flat.numel() // 2, weight or (flat, 1)
     with torch.cuda.device_of(flat):
-        slice_kl[(len(table),)](flat, variance, table, nats, gradient, flat.numel() // 2, **_OPTIONS)
+        slice_kl[(len(table),)](
+            flat, variance, table, beta, nats, gradient, size, 1.0 / num_data, WEIGHTED=weight is not None, **_OPTIONS
+        )
     return nats.sum(), gradient
 
 

@@ -30,10 +30,18 @@ def _noise(log_std, live):
 
 
 @triton.jit
-def slice_kl(flat, variance, table, nats, gradient, size, BLOCK: tl.constexpr):
-    """``nats[n]`` of the slice in row n of the table, and the gradient of its entries, laid out as ``flat`` is."""
+def slice_kl(
+    flat, variance, table, beta, nats, gradient, size, share, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """``nats[n]`` of the slice in row n of the table, and the gradient of its entries, laid out as ``flat`` is.
+
+    Both are multiplied by β times ``share`` if they are weighted.
+    """
     start, outer, step, inner = _row(table, tl.program_id(0))
     v = tl.load(variance + tl.load(table + tl.program_id(0) * 5 + 4)).to(tl.float32)
+    weight = share
+    if WEIGHTED:
+        weight *= tl.load(beta).to(tl.float32)
     total = outer * inner
     moments, log_stds = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
     for first in range(0, total, BLOCK):
@@ -45,11 +53,11 @@ def slice_kl(flat, variance, table, nats, gradient, size, BLOCK: tl.constexpr):
         moments += mean * mean + noise
         log_stds += log_std
         # ∂KL/∂μ = μ / v, ∂KL/∂log σ = σ² / v − 1
-        tl.store(gradient + at, mean / v, mask=live)
-        tl.store(gradient + size + at, noise / v - 1.0, mask=live)
+        tl.store(gradient + at, weight * (mean / v), mask=live)
+        tl.store(gradient + size + at, weight * (noise / v - 1.0), mask=live)
     # Σ ½ (μ² + σ²)/v + ½ log v − log σ − ½
     value = 0.5 * (tl.sum(moments) / v + total * (tl.log(v) - 1.0)) - tl.sum(log_stds)
-    tl.store(nats + tl.program_id(0), value)
+    tl.store(nats + tl.program_id(0), weight * value)
 
 
 @triton.jit
