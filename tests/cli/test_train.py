@@ -16,6 +16,7 @@ import rankfold as rf
 from rankfold.architecture import Architecture, rebuild
 from rankfold.cli import app as entry
 from rankfold.cli.main import app
+from rankfold.cli.train_screen import hints
 from rankfold.experiments import training
 from rankfold.jobs.job import read_preparation
 from rankfold.jobs.objective import Objective
@@ -132,6 +133,25 @@ def test_another_run_never_replaces_it(finished):
     assert "is finished" in text(run("train", data, "--out", folder, "--resume"))
 
 
+def test_a_folder_of_other_files_or_that_cannot_be_made_is_refused(tmp_path):
+    data, options = data_of("classes", tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    for out, message in (("mine", "mine holds files that are no run"), ("mine/notes.txt/run", "cannot be made")):
+        result = run("train", data, *options, "--epochs", 1, "--out", tmp_path / out)
+        assert result.exit_code == 2
+        assert message in text(result)
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+
+
+def test_a_layer_that_collapsed_twice_is_named_once(finished):
+    record = record_of(finished[1])
+    layer = next(iter(record["ranks"]["after"]))
+    twice = [f"{layer}.tensor collapsed: group [{group}] is dead" for group in (0, 1)]
+    told = " ".join(hints({**record, "warnings": twice}))
+    assert f"no use for {layer} (1 of {len(record['ranks']['after'])} layers" in told
+
+
 # Predicting -------------------------------------------------------------------------------------------
 
 
@@ -194,6 +214,9 @@ def test_a_file_of_predictions_is_not_replaced_unasked(finished, tmp_path):
     result = run("predict", folder, data, "--out", out)
     assert result.exit_code == 2
     assert out.read_text() == "mine"
+    beyond = run("predict", folder, data, "--out", out / "p.csv")
+    assert beyond.exit_code == 2
+    assert "cannot be written" in text(beyond)
     assert "nowhere is no folder of a run" in text(run("predict", tmp_path / "nowhere", data, "--out", out))
     assert run("predict", folder, data, "--out", out, "--overwrite", "--samples", 2).exit_code == 0
 

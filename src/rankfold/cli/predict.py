@@ -75,10 +75,14 @@ def _write(predictions: Predictions, out: Path) -> None:
     if out == _STDOUT:
         typer.echo(text, nl=False)
         return
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(f".{out.name}.{os.getpid()}")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, out)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        partial = out.with_name(f".{out.name}.{os.getpid()}")
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, out)
+    except OSError as error:
+        what = f"{out} cannot be written ({error.strerror}); choose another file"
+        raise typer.BadParameter(what, param_hint="--out") from error
 
 
 def _figures(predictions: Predictions, out: Path) -> dict[str, Any]:

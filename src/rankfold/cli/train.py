@@ -122,6 +122,7 @@ def train(
         run = _resumed(context, data, folder, chosen) if resume else _new(context.params, data, folder, chosen)
     except (DataError, ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
+    _make(folder)
     _train(run, _Output(quiet, as_json))
 
 
@@ -135,6 +136,8 @@ def _new(given: dict[str, Any], data: Path, folder: Path, device: torch.device) 
         raise ValueError(f"{folder} holds a finished run; choose another folder with --out")
     if (folder / JOB_FILE).exists():
         raise ValueError(f"{folder} holds an unfinished run; go on with --resume, or choose another folder with --out")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise ValueError(f"{folder} holds files that are no run; choose another folder with --out")
     options = DataOptions(**{field: _plain(given[name]) for name, field in _DATA_OPTIONS.items()})
     model, learned = learn(data, given["model"], options)
     spec = make_spec(learned.preparation, model, len(learned.train), {name: given[name] for name in _SPEC_OPTIONS})
@@ -162,6 +165,14 @@ def _resumed(context: typer.Context, data: Path, folder: Path, device: torch.dev
     if fingerprint(learned) != job.fingerprint:
         raise ValueError(f"{data} is not what it was when the run in {folder} began; start anew with --out")
     return JobRun(job, learned, folder, device)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        what = f"{folder} cannot be made ({error.strerror}); choose another folder"
+        raise typer.BadParameter(what, param_hint="--out") from error
 
 
 def _plain(value: Any) -> Any:

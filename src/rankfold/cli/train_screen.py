@@ -85,7 +85,8 @@ def hints(result: Record) -> Iterator[str]:
     if result["data"]["num_evaluation"] < 100:
         few = counted(result["data"]["num_evaluation"], "example")
         yield f"Scores from {few} are rough; a larger --validation-share helps."
-    collapsed = [warning.split(".tensor")[0] for warning in result["warnings"] if _COLLAPSE in warning]
+    # A layer warns at every cut that would have left it nothing; it is named once.
+    collapsed = list(dict.fromkeys(text.split(".tensor")[0] for text in result["warnings"] if _COLLAPSE in text))
     if collapsed:
         some = ", ".join(collapsed[:_MOST_NAMED]) + (", …" if len(collapsed) > _MOST_NAMED else "")
         yield (
