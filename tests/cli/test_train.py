@@ -152,6 +152,11 @@ def test_a_layer_that_collapsed_twice_is_named_once(finished):
     assert f"no use for {layer} (1 of {len(record['ranks']['after'])} layers" in told
 
 
+def test_the_shell_completes_commands():
+    typed = {"_RANKFOLD_COMPLETE": "complete_bash", "COMP_WORDS": "rankfold tra", "COMP_CWORD": "1"}
+    assert CliRunner(env=typed).invoke(app, prog_name="rankfold").output.split() == ["train"]
+
+
 # Predicting -------------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,6 @@ from rankfold.cli.train import train
 app = typer.Typer(
     help="Train neural networks that are compact from the first step and find their own tensor ranks.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_show_locals=False,
 )
