@@ -139,6 +139,16 @@ def test_double_precision_is_left_to_torch(device: str) -> None:
     assert not slices.usable(means, [log_std.double() for log_std in log_stds])
 
 
+def test_tensors_of_other_kinds_are_left_to_torch(device: str) -> None:
+    means, log_stds, _ = arrays(device)
+    assert slices.usable(means, log_stds)
+    assert not slices.usable([*means[:-1], means[-1].as_subclass(Other)], log_stds)
+
+
+class Other(Tensor):
+    pass
+
+
 def test_without_a_compiler_plain_torch_takes_over(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_compiler(*_: object) -> None:
         raise RuntimeError("no compiler was found")

@@ -39,8 +39,8 @@ def give_up(error: Exception) -> None:
     _failed = True
     reason = (str(error).strip().splitlines() or [""])[-1][:200]
     warnings.warn(
-        f"rankfold's Triton kernels cannot run here ({type(error).__name__}: {reason}); embeddings use plain torch "
-        f"from now on, which gives the same results more slowly",
+        f"rankfold's Triton kernels cannot run here ({type(error).__name__}: {reason}); plain torch is used from now "
+        f"on, which gives the same results more slowly",
         RuntimeWarning,
         stacklevel=2,
     )

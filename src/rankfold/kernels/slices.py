@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rankfold.kernels import launch
 
@@ -47,12 +47,14 @@ class Slice(NamedTuple):
 
 
 def usable(means: Sequence[Tensor], log_stds: Sequence[Tensor]) -> bool:
-    """Whether kernels can run on these arrays: of one device, float32 or lower, and fewer than 2³⁰ entries."""
+    """Whether kernels can run on these arrays: whole, of one device, float32 or lower, and fewer than 2³⁰ entries."""
     if torch.compiler.is_compiling() or not launch.usable(means[0]):
         return False
-    alike = len({tensor.device for tensor in (*means, *log_stds)}) == 1
-    precise = {log_std.dtype for log_std in log_stds} == {torch.float32}
-    return alike and precise and sum(mean.numel() for mean in means) < 2**30
+    tensors = (*means, *log_stds)
+    plain = all(type(tensor) in (Tensor, nn.Parameter) for tensor in tensors)  # not spread over processes, for one
+    alike = len({tensor.device for tensor in tensors}) == 1
+    single = {log_std.dtype for log_std in log_stds} == {torch.float32}
+    return plain and alike and single and sum(mean.numel() for mean in means) < 2**30
 
 
 def kl(
