@@ -9,6 +9,7 @@ from rankfold.cli.data import data
 from rankfold.cli.demo import demo
 from rankfold.cli.export import export
 from rankfold.cli.figures import figures
+from rankfold.cli.plan import plan
 from rankfold.cli.predict import predict
 from rankfold.cli.report import report
 from rankfold.cli.reproduce import reproduce
@@ -22,6 +23,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.command()(demo)
+app.command()(plan)
 app.command()(train)
 app.command()(predict)
 app.command()(reproduce)

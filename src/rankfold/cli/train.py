@@ -15,77 +15,38 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from rankfold.cli import train_options as o
 from rankfold.cli.device import chosen_device
 from rankfold.cli.stopping import INTERRUPTED, stop_requests
 from rankfold.cli.train_screen import hints, opening_line, progress_line, result_table, screen
 from rankfold.data.errors import DataError
-from rankfold.experiments.spec import FormatName, PriorName
 from rankfold.health import NumericalFault
-from rankfold.jobs.job import JOB_FILE, RESULT_FILE, Job, check_not_failed, learn, make_spec
-from rankfold.jobs.preparation import DataOptions, ModelName, TaskName, counted
+from rankfold.jobs.job import JOB_FILE, RESULT_FILE, Job, check_not_failed, learn
+from rankfold.jobs.preparation import counted
 from rankfold.jobs.running import JobRun, Record, Stopped, Watcher, fingerprint
 
 FAILED = 1
 _LINES = 20  # of progress, where there is no terminal
-_SPEC_OPTIONS = ("format", "prior", "kl_weight", "max_rank", "epochs", "batch_size", "lr", "seed")
-_DATA_OPTIONS = {
-    "target": "target",
-    "task": "task",
-    "categorical": "categorical",
-    "ignore": "ignored",
-    "image_size": "image_size",
-    "validation_share": "validation_share",
-}
 
 
 def train(
     context: typer.Context,
-    data: Annotated[
-        Path, typer.Argument(help="A folder of images, a CSV or Parquet table, a text file, or a Criteo file.")
-    ],
-    model: Annotated[
-        ModelName | None, typer.Option(help="The network; cnn for images, mlp for tables, and so on, if left out.")
-    ] = None,
-    target: Annotated[str | None, typer.Option(help="Table: the column to predict.")] = None,
-    task: Annotated[TaskName | None, typer.Option(help="Table: guessed from the target's cells if left out.")] = None,
-    categorical: Annotated[
-        list[str] | None, typer.Option(help="Table: a column whose numbers are names, such as postcodes; repeatable.")
-    ] = None,
-    ignore: Annotated[list[str] | None, typer.Option(help="Table: a column to leave out; repeatable.")] = None,
-    image_size: Annotated[
-        int | None,
-        typer.Option(
-            min=8, help="Images: pixels of a side. If left out, 64, or as they are if all have one smaller size."
-        ),
-    ] = None,
-    format: Annotated[
-        FormatName, typer.Option(help="How weights are factored: cp has one rank per layer, the others several.")
-    ] = "ttm",
-    prior: Annotated[PriorName, typer.Option(help="The prior that pulls ranks nobody needs to zero.")] = "log-uniform",
-    kl_weight: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0,
-            help="Trades fit for size: larger means smaller models. 1, or √(N / 10,000) for fewer examples than that.",
-        ),
-    ] = None,
-    max_rank: Annotated[
-        int | None, typer.Option(min=1, help="Rank to start from: 50 for cp, 8 for tucker, 20 for tt and ttm.")
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(min=1, help="Passes over the data; enough for 3,000 steps, but 1 for dlrm.")
-    ] = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(min=1, help="Examples per step; 128, or fewer where an epoch would have under 8 steps."),
-    ] = None,
-    lr: Annotated[
-        float | None, typer.Option(help="Adam's learning rate; 0.002, but 0.005 for text and 0.001 for dlrm.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same run.")] = 0,
-    validation_share: Annotated[
-        float, typer.Option(help="Share of the examples that is held back and never trained on.")
-    ] = 0.1,
+    data: o.Data,
+    model: o.Model = None,
+    target: o.Target = None,
+    task: o.Task = None,
+    categorical: o.Categorical = None,
+    ignore: o.Ignore = None,
+    image_size: o.ImageSize = None,
+    format: o.Format = "ttm",
+    prior: o.Prior = "log-uniform",
+    kl_weight: o.KlWeight = None,
+    max_rank: o.MaxRank = None,
+    epochs: o.Epochs = None,
+    batch_size: o.BatchSize = None,
+    lr: o.LearningRate = None,
+    seed: o.Seed = 0,
+    validation_share: o.ValidationShare = 0.1,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; cuda if there is one.")] = "",
     out: Annotated[
         Path | None, typer.Option(file_okay=False, help="Folder of the run; runs/NAME after the data if left out.")
@@ -138,10 +99,8 @@ def _new(given: dict[str, Any], data: Path, folder: Path, device: torch.device) 
         raise ValueError(f"{folder} holds an unfinished run; go on with --resume, or choose another folder with --out")
     if folder.is_dir() and any(folder.iterdir()):
         raise ValueError(f"{folder} holds files that are no run; choose another folder with --out")
-    options = DataOptions(**{field: _plain(given[name]) for name, field in _DATA_OPTIONS.items()})
-    model, learned = learn(data, given["model"], options)
-    spec = make_spec(learned.preparation, model, len(learned.train), {name: given[name] for name in _SPEC_OPTIONS})
-    return JobRun(Job(data, model, spec, options, fingerprint(learned)), learned, folder, device)
+    job, learned = o.asked_for(given, data)
+    return JobRun(job, learned, folder, device)
 
 
 def _resumed(context: typer.Context, data: Path, folder: Path, device: torch.device) -> JobRun:
@@ -152,11 +111,11 @@ def _resumed(context: typer.Context, data: Path, folder: Path, device: torch.dev
         raise ValueError(f"the run in {folder} is finished; train another one in another folder, with --out")
     kept = {
         "model": job.model,
-        **{name: getattr(job.spec, name) for name in _SPEC_OPTIONS},
-        **{name: getattr(job.options, field) for name, field in _DATA_OPTIONS.items()},
+        **{name: getattr(job.spec, name) for name in o.SPEC_OPTIONS},
+        **{name: getattr(job.options, field) for name, field in o.DATA_OPTIONS.items()},
     }
     for name, value in kept.items():
-        wanted = _plain(context.params[name])
+        wanted = o.plain(context.params[name])
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE" and wanted != value:
             option = "--" + name.replace("_", "-")
@@ -173,10 +132,6 @@ def _make(folder: Path) -> None:
     except OSError as error:
         what = f"{folder} cannot be made ({error.strerror}); choose another folder"
         raise typer.BadParameter(what, param_hint="--out") from error
-
-
-def _plain(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _run_name(data: Path) -> str:

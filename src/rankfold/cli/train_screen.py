@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rankfold.cli.demo_screen import ACCENT, bar, rank_bars
-from rankfold.jobs.preparation import counted
+from rankfold.jobs.job import Job
+from rankfold.jobs.preparation import Preparation, counted
 from rankfold.jobs.running import JobRun
 from rankfold.jobs.targets import Quantity
 
@@ -36,16 +37,21 @@ def screen(run: JobRun) -> RenderableType:
 
 def opening_line(run: JobRun) -> str:
     """What is about to be trained."""
-    data, spec = run.data, run.job.spec
-    target = run.objective.target
-    what = f"regression of {target.name!r}" if isinstance(target, Quantity) else f"{len(target.names)} classes"
-    if run.preparation.guess is not None and run.job.options.task is None:
-        what += f" ({run.preparation.guess})"
+    spec = run.job.spec
+    about = data_line(run.job, run.preparation, len(run.data.train), len(run.data.evaluation))
     return (
-        f"{run.folder}: {run.preparation.described_as}, {what}: {counted(len(data.train), 'example')} to train, "
-        f"{len(data.evaluation):,} held back; model {run.job.model}, {run.before.dense_parameters:,} parameters if it "
-        f"were dense; {counted(spec.epochs, 'epoch')}, batches of {spec.batch_size}, KL weight {spec.kl_weight:g}"
+        f"{run.folder}: {about}; model {run.job.model}, {run.before.dense_parameters:,} parameters if it were dense; "
+        f"{counted(spec.epochs, 'epoch')}, batches of {spec.batch_size}, KL weight {spec.kl_weight:g}"
     )
+
+
+def data_line(job: Job, preparation: Preparation, num_train: int, num_held: int) -> str:
+    """What the data are, and what is to be learned of them."""
+    target = preparation.target
+    what = f"regression of {target.name!r}" if isinstance(target, Quantity) else f"{len(target.names)} classes"
+    if preparation.guess is not None and job.options.task is None:
+        what += f" ({preparation.guess})"
+    return f"{preparation.described_as}, {what}: {counted(num_train, 'example')} to train, {num_held:,} held back"
 
 
 def progress_line(run: JobRun) -> str:

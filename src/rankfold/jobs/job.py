@@ -9,21 +9,18 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, final
 
-import torch
-
 from rankfold.data.clicks import LABELLED
 from rankfold.data.criteo.files import blocks
 from rankfold.data.errors import DamagedData, MissingData
 from rankfold.data.table import PARQUET
 from rankfold.experiments.results import write_result
 from rankfold.experiments.spec import FormatName, Spec
-from rankfold.experiments.task import CONFIGS
 from rankfold.jobs.criteo import Impressions
 from rankfold.jobs.images import Images
+from rankfold.jobs.networks import makes_smaller
 from rankfold.jobs.preparation import DataOptions, Learned, ModelName, Network, Preparation
 from rankfold.jobs.tables import Tabular
 from rankfold.jobs.texts import Texts
-from rankfold.surgery import Plan, plan
 
 JOB_FILE, PREPARATION_FILE, RESULT_FILE = "job.json", "preprocessing.json", "run.json"
 FAILURE_FILE = "failure.json"
@@ -130,20 +127,14 @@ def make_spec(preparation: Preparation, model: ModelName, num_train: int, given:
 
 def _starting_rank(network: Network, format: FormatName, wanted: int | None) -> int:
     """The rank asked for, or the default; half of it, and so on, where no layer would become smaller."""
-    with torch.device("meta"):
-        dense = network.make(**network.options)
     rank = wanted or MAX_RANKS[format]
-    while rank > 0 and not _chooses_any(plan(dense, CONFIGS[format](rank), network.chosen)):
+    while rank > 0 and not makes_smaller(network, format, rank):
         rank //= 2
     if rank == 0:
         raise ValueError(f"no layer of this network becomes smaller as {format} factors, it is so small already")
     if wanted not in (None, rank):
         raise ValueError(f"--max-rank {wanted} makes no layer smaller than it is dense; {rank} does")
     return rank
-
-
-def _chooses_any(plan: Plan) -> bool:
-    return any(row.action == "tensorize" for row in plan.rows)
 
 
 def _kl_weight(num_train: int) -> float:

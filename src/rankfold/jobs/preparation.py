@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, final
 
@@ -122,6 +122,12 @@ class Preparation(ABC):
     def guess(self) -> str | None:
         """How the task was chosen where nobody said it, and how to choose the other; nothing if there is but one."""
         return None
+
+    def about_target(self) -> dict[str, Any]:
+        """What is predicted, for files: the names of the classes, or the quantity."""
+        if isinstance(self.target, Classes):
+            return {"classes": list(self.target.names), "quantity": None}
+        return {"classes": None, "quantity": asdict(self.target)}
 
     def notes(self, examples: Encoded) -> Iterator[str]:
         """What a user should know of new data: a line for everything unknown that was counted."""

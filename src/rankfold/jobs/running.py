@@ -28,20 +28,18 @@ from rankfold.checkpoint import save
 from rankfold.experiments.provenance import peak_memory, provenance, start_measuring_memory
 from rankfold.experiments.results import write_result
 from rankfold.experiments.run import about_model, timing
-from rankfold.experiments.spec import Spec
-from rankfold.experiments.task import CONFIGS, Data, Examples
+from rankfold.experiments.task import Data, Examples
 from rankfold.experiments.training import Epoch, Training, current_ranks
 from rankfold.health import NumericalFault
 from rankfold.jobs.job import CHECKPOINT_FOLDER, MODEL_FOLDER, RESULT_FILE, Job, write_failure, write_preparation
+from rankfold.jobs.networks import build
 from rankfold.jobs.objective import Objective
-from rankfold.jobs.preparation import Encoded, Learned, Network, Rows
+from rankfold.jobs.preparation import Encoded, Learned, Rows
 from rankfold.jobs.scores import evaluate
 from rankfold.jobs.targets import Classes
-from rankfold.priors import HalfCauchy, LogUniform
 from rankfold.rank_determination import RankDetermination
 from rankfold.reporting.events import write_events
 from rankfold.reporting.run import Run
-from rankfold.surgery import tensorize_
 
 EPOCHS_FILE, EVENTS_FOLDER = "epochs.jsonl", "events"
 _DIGITS = 5  # of λ in files
@@ -194,15 +192,13 @@ class JobRun:
         return timing(self.job.spec, self._training.history, len(self.data.train))
 
     def _about_data(self) -> Record:
-        target = self.objective.target
         return {
             "path": str(self.job.data),
             "kind": self.preparation.kind,
             "num_train": len(self.data.train),
             "num_evaluation": len(self.data.evaluation),
             "num_unfamiliar": 0,
-            "classes": list(target.names) if isinstance(target, Classes) else None,
-            "quantity": None if isinstance(target, Classes) else asdict(target),
+            **self.preparation.about_target(),
             "fingerprint": self.job.fingerprint,
             **asdict(self.job.options),
         }
@@ -217,18 +213,6 @@ class JobRun:
         (self.folder / EPOCHS_FILE).unlink(missing_ok=True)
         if find_spec("tensorboardX") is not None:
             write_events(self.folder / EVENTS_FOLDER, Run(self.folder / RESULT_FILE, result))
-
-
-def build(network: Network, spec: Spec) -> nn.Module:
-    """The network with its layers as factors, at the ranks to start from."""
-    assert spec.format is not None
-    assert spec.max_rank is not None
-    prior = HalfCauchy() if spec.prior == "half-cauchy" else LogUniform()
-    config = CONFIGS[spec.format](spec.max_rank, prior=prior, init_std=network.init_std)
-    torch.manual_seed(spec.seed)
-    with torch.device("meta" if network.too_large else "cpu"):
-        dense = network.make(**network.options)
-    return tensorize_(dense, config, network.chosen, device="cpu" if network.too_large else None)
 
 
 def on_device(learned: Learned, device: torch.device) -> Data:

@@ -1,0 +1,70 @@
+"""``rankfold plan`` says what ``rankfold train`` then does."""
+
+import json
+
+import pytest
+from jobs.made_up import clicks, images, lines, table
+from typer.testing import CliRunner
+
+from rankfold.cli.main import app
+
+KINDS = {
+    "images": (lambda folder: images(folder / "photos"), ()),
+    "pixels": (lambda folder: images(folder / "photos"), ("--model", "mlp", "--image-size", 12)),
+    "classes": (lambda folder: table(folder / "t.csv"), ("--target", "kind", "--ignore", "price")),
+    "quantity": (lambda folder: table(folder / "t.csv"), ("--target", "price", "--format", "cp")),
+    "text": (lambda folder: lines(folder / "l.txt"), ("--prior", "half-cauchy")),
+    "clicks": (lambda folder: clicks(folder / "c.txt"), ("--max-rank", 4)),
+}
+
+
+def run(*arguments):
+    wide = {"COLUMNS": "500", "TERMINAL_WIDTH": "500"}
+    return CliRunner(env=wide).invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_does_what_was_planned(kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make, options = KINDS[kind]
+    command = (make(tmp_path), *options, "--epochs", 1)
+    result = run("plan", *command, "--json")
+    assert result.exit_code == 0, result.output
+    assert not (tmp_path / "runs").exists()
+    planned = json.loads(result.output)
+    assert run("train", *command, "--out", tmp_path / "run").exit_code == 0
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    for key in ("spec", "model", "network"):
+        assert planned[key] == record[key]
+    assert planned["data"].items() <= record["data"].items()
+    rows = [row for row in planned["plan"]["rows"] if row["action"] == "tensorize"]
+    assert {row["name"]: row["ranks"] for row in rows} == record["ranks"]["before"]
+    assert planned["plan"]["totals"]["dense_parameters"] == record["parameters"]["dense"]
+    assert planned["plan"]["totals"]["training_parameters"] == record["parameters"]["training"]
+    assert planned["steps"] == record["data"]["num_train"] // record["spec"]["batch_size"]
+
+
+def test_the_table_and_the_settings_are_shown(tmp_path):
+    data = table(tmp_path / "t.csv", size=200)
+    options = ("--target", "price", "--max-rank", 6, "--lr", 0.01)
+    shown, planned = run("plan", data, *options).output, json.loads(run("plan", data, *options, "--json").output)
+    assert "t.csv: a table, regression of 'price' (guessed from the target's numbers; --task" in shown
+    assert "180 examples to train, 20 held back" in shown
+    rows = {line.split()[0]: line for line in shown.splitlines() if line}
+    for row in planned["plan"]["rows"]:
+        assert f"{row['training_parameters']:,}" in rows[row["name"]]
+    assert f"{planned['plan']['totals']['factor_parameters']:,}" in rows["total"]
+    assert (
+        "273 epochs of 11 steps, 3,003 in all; batches of 16; learning rate 0.01; log-uniform prior; KL weight 0.13"
+        in (shown)
+    )
+
+
+def test_a_wrong_request_is_refused_as_in_training(tmp_path):
+    data = table(tmp_path / "t.csv")
+    for options in ((), ("--target", "size"), ("--target", "kind", "--model", "cnn"), ("--target", "kind", "--lr", -1)):
+        planned, trained = (run(name, data, *options) for name in ("plan", "train"))
+        assert planned.exit_code == trained.exit_code == 2
+        assert planned.output.replace("rankfold plan", "rankfold train").replace("root plan", "root train") == (
+            trained.output
+        )
