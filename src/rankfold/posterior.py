@@ -124,19 +124,22 @@ def joint_kl(pairs: Sequence[tuple[FactorPosterior, Sequence[Variance]]], weight
     All Gaussian ones of a device are taken in one go.
     """
     gaussian: dict[torch.device, list[tuple[GaussianPosterior, Sequence[Variance]]]] = {}
-    terms = []
+    points = []
     for posterior, variances in pairs:
         if isinstance(posterior, GaussianPosterior):
             gaussian.setdefault(posterior.mean[0].device, []).append((posterior, variances))
         else:
-            nats = posterior.kl(variances)
-            terms.append(nats if weight is None else weight.to(nats.device).times(nats))
+            points.append(posterior.kl(variances))
+    terms = []
     for device, group in gaussian.items():
         means = [mean for q, _ in group for mean in q.mean]
         log_stds = [log_std for q, _ in group for log_std in q.log_std]
         priors = [variance for _, v in group for variance in v]
         terms.append(kl_divergence(means, log_stds, priors, weight and weight.to(device)))
-    return terms[0] if len(terms) == 1 else sum_of(term.to(terms[0].device) for term in terms)
+    if points:
+        nats = sum_of(points)
+        terms.append(nats if weight is None else weight.to(nats.device).times(nats))
+    return sum_of(terms)
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
@@ -158,8 +161,9 @@ def sparing(fn: Callable[[Tensor], Tensor], precise: Iterable[Tensor]) -> Callab
 
 
 def sum_of(terms: Iterable[Tensor]) -> Tensor:
-    """The sum of 0-dim tensors, at least one."""
-    return torch.stack(list(terms)).sum()
+    """The sum of 0-dim tensors, at least one, on the device of the first."""
+    first, *others = terms
+    return torch.stack([first, *(other.to(first.device) for other in others)]).sum() if others else first
 
 
 def standard_normal(like: Iterable[Tensor], generator: torch.Generator | None = None) -> list[Tensor]:
