@@ -50,6 +50,15 @@ def test_a_demo_run_is_exported_by_its_folder_alone(demo):
     assert "onnxruntime and the model agree" in output
 
 
+@pytest.mark.parametrize("ending", ["onnx", "pt2"])
+def test_a_file_that_cannot_be_written_is_named(demo, ending, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    wide = {"COLUMNS": "500", "TERMINAL_WIDTH": "500"}
+    result = CliRunner(env=wide).invoke(app, ["export", str(demo[0]), str(tmp_path / "file" / f"x.{ending}")])
+    assert result.exit_code == 2
+    assert f"x.{ending} cannot be written (File exists); choose another file" in result.output
+
+
 def test_the_figures_come_as_json(demo, tmp_path):
     result = export(demo[0] / "model", tmp_path / "small.onnx", "--int8", "--json")
     assert result.exit_code == 0, result.output

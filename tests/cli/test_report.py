@@ -117,6 +117,7 @@ def test_the_page_is_opened_on_request(copies, monkeypatch):
     [
         (["nowhere"], "there is no nowhere"),
         ([RESULT, "--out", "page.pdf"], "the page must end in .html, got page.pdf"),
+        ([RESULT, "--out", f"{RESULT}/x.html"], "x.html cannot be written (File exists); choose another file"),
         ([Path(__file__)], "is not valid JSON"),
     ],
 )

@@ -212,6 +212,14 @@ def test_labels_may_be_missing_and_samples_spread(finished, tmp_path):
     assert again.stdout == result.stdout
 
 
+def test_a_single_image_is_predicted_as_in_its_folder(finished, tmp_path):
+    kind, folder, data, _ = finished
+    if kind in ("images", "pixels"):
+        one = run("predict", folder, data / "up" / "up3.png", "--samples", 0, "--out", "-").stdout.splitlines()[1]
+        several = run("predict", folder, data, "--samples", 0, "--out", "-").stdout.splitlines()
+        assert f"up/{one}" in several
+
+
 def test_a_file_of_predictions_is_not_replaced_unasked(finished, tmp_path):
     _, folder, data, _ = finished
     out = tmp_path / "p.csv"
@@ -392,7 +400,17 @@ def test_a_bad_cell_is_named(row, column, cell, message, tmp_path):
         ("a,b\n1,x\n" * 9, ["--target", "b", "--model", "cnn"], "--model cnn does not suit"),
         ("a,b\n" + "1,x\n2,y\n" * 9, ["--target", "b", "--max-rank", 900], "--max-rank 900 makes no layer smaller"),
         ("a,b\n" + "1,x\n2,y\n" * 9, ["--target", "b", "--batch-size", 50], "--batch-size must be at most"),
-        ("a,b\n" + "1,x\n2,y\n" * 9, ["--target", "b", "--validation-share", 1.5], "validation_share must lie"),
+        ("a,b\n" + "1,x\n2,y\n" * 9, ["--target", "b", "--validation-share", 1.5], "--validation-share must lie"),
+        ("a,b\n" + "1,x\n2,y\n" * 9, ["--target", "b", "--lr", 0], "--lr must be a positive number, got 0.0"),
+        ("a,b\n1,x\n" * 9, ["--target", "b", "--ignore", "b"], "--ignore leaves out 'b', the column to predict"),
+        ("a,b\n1,x\n" * 9, ["--target", "b", "--categorical", "b"], "'b' is the one to predict; --task classification"),
+        (
+            "a,b\n1,x\n" * 9,
+            ["--target", "b", "--ignore", "a", "--categorical", "a"],
+            "--ignore leaves out 'a', which --categorical names too",
+        ),
+        ("a,b\n1,x\n" * 9, ["--model", "dlrm"], "t.csv, which is a table; use --model mlp"),
+        ("a,b\n1,x\n" * 9, ["--target", "b", "--image-size", 32], "--image-size is the height and width that images"),
     ],
 )
 def test_a_table_that_cannot_be_learned_is_refused(content, options, message, tmp_path):
@@ -419,6 +437,22 @@ def test_other_data_that_cannot_be_learned_are_refused(tmp_path):
     assert "the labels are missing" in refusal(clicks(tmp_path / "c.txt", labelled=False), "--model", "dlrm")
 
 
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("images", ["--target", "x"], "--target names the column of a table that is predicted, but"),
+        ("images", ["--ignore", "x"], "photos is a folder of images; leave --ignore out"),
+        ("text", ["--task", "regression"], "reviews.txt is a text file of labelled lines; leave --task out"),
+        ("text", ["--image-size", 32], "reviews.txt is a text file of labelled lines; leave --image-size out"),
+        ("clicks", ["--categorical", "x"], "train.txt is a file in the Criteo format; leave --categorical out"),
+    ],
+)
+def test_an_option_that_says_nothing_of_the_data_is_refused(kind, options, message, tmp_path):
+    data, _ = data_of(kind, tmp_path)
+    assert message in text(run("train", data, *options, "--out", tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
 def test_new_data_that_do_not_fit_are_refused(finished, tmp_path):
     kind, folder, _, _ = finished
     data, _ = data_of(kind, tmp_path)
@@ -429,6 +463,7 @@ def test_new_data_that_do_not_fit_are_refused(finished, tmp_path):
     if kind in ("images", "pixels"):
         (data / "up").rename(data / "diagonal")
         assert "diagonal/up0.png: the class 'diagonal' was not there in training" in refusal(data)
+        assert "there is no none.png; give an image, a folder of images, or" in refusal("none.png")
     elif kind == "classes":
         assert "row 4, column 'kind': the class 'odd' was not there in training" in refusal(
             spoiled(data, 4, "kind", "odd")

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from rankfold.accounting import accounting
 from rankfold.architecture import Architecture, Input, find_network, rebuild
 from rankfold.checkpoint import MANIFEST_FILE
+from rankfold.cli.writing import not_written
 from rankfold.data.errors import DataError
 from rankfold.export import ExportError, export_onnx, export_program
 from rankfold.export.layouts import Layout
@@ -71,7 +72,9 @@ def export(
         raise typer.BadParameter(str(error)) from error
     try:
         figures = _write(network, target, example, layout, int8)
-    except (ExportError, OSError) as error:
+    except OSError as error:
+        raise not_written(target, error, "OUT") from error
+    except ExportError as error:
         Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(FAILED) from error
     if as_json:

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from rankfold.cli.device import chosen_device
+from rankfold.cli.writing import not_written
 from rankfold.data.errors import DataError
 from rankfold.jobs.predicting import FinishedRun, Predictions
 from rankfold.jobs.preparation import counted
@@ -81,8 +82,7 @@ def _write(predictions: Predictions, out: Path) -> None:
         partial.write_text(text, encoding="utf-8")
         os.replace(partial, out)
     except OSError as error:
-        what = f"{out} cannot be written ({error.strerror}); choose another file"
-        raise typer.BadParameter(what, param_hint="--out") from error
+        raise not_written(out, error) from error
 
 
 def _figures(predictions: Predictions, out: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from rankfold.cli.writing import not_written
 from rankfold.data.errors import DataError
 from rankfold.jobs.finished import check_finished_if_trained
 from rankfold.reporting.page import Report, make_report, write_page
@@ -51,9 +52,12 @@ def report(
         made = make_report(subject, others)
         if tensorboard is not None:
             _write_events(tensorboard, [subject] if subject is not None else others)
-        write_page(target, made.html)
     except (DataError, ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
+    try:
+        write_page(target, made.html)
+    except OSError as error:
+        raise not_written(target, error) from error
     if as_json:
         typer.echo(json.dumps({"page": str(target), **made.summary()}, indent=2, ensure_ascii=False))
     else:

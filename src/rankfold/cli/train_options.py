@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from rankfold.experiments.spec import FormatName, PriorName
-from rankfold.jobs.job import Job, learn, make_spec
+from rankfold.jobs.job import Job, as_option, learn, make_spec
 from rankfold.jobs.preparation import DataOptions, Learned, ModelName, TaskName
 from rankfold.jobs.running import fingerprint
 
@@ -70,7 +70,10 @@ ValidationShare = Annotated[float, typer.Option(help="Share of the examples that
 
 def asked_for(given: Mapping[str, Any], data: Path) -> tuple[Job, Learned]:
     """What the options of a command ask for, and the data they ask it for."""
-    options = DataOptions(**{field: plain(given[name]) for name, field in DATA_OPTIONS.items()})
+    try:
+        options = DataOptions(**{field: plain(given[name]) for name, field in DATA_OPTIONS.items()})
+    except ValueError as error:
+        raise ValueError(as_option(error)) from error
     model, learned = learn(data, given["model"], options)
     spec = make_spec(learned.preparation, model, len(learned.train), {name: given[name] for name in SPEC_OPTIONS})
     return Job(data, model, spec, options, fingerprint(learned)), learned

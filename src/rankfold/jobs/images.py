@@ -29,6 +29,7 @@ class Images(Preparation):
     described_as: ClassVar[str] = "a folder of images"
     models: ClassVar[tuple[ModelName, ...]] = ("cnn", "mlp")
     name_of_examples: ClassVar[str] = "file"
+    options: ClassVar[tuple[str, ...]] = ("image_size",)
 
     target: Classes
     shape: ImageShape
@@ -51,7 +52,9 @@ class Images(Preparation):
         return Learned(preparation, preparation._encode(folder, values), train, validation)
 
     def read(self, path: Path) -> Encoded:
-        folder = read_folder(path)
+        if not path.exists():
+            raise MissingData(f"there is no {path}; give an image, a folder of images, or one with a folder per class")
+        folder = read_folder(path) if path.is_dir() else ImageFolder(path.parent, (path,), None)
         return self._encode(folder, pixels(folder.files, self.shape))
 
     def network(self, model: ModelName) -> Network:

@@ -9,7 +9,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, final
 
-from rankfold.data.clicks import LABELLED
+from rankfold.data.clicks import LABELLED, UNLABELLED
 from rankfold.data.criteo.files import blocks
 from rankfold.data.errors import DamagedData, MissingData
 from rankfold.data.table import PARQUET
@@ -92,6 +92,7 @@ def learn(data: Path, model: ModelName | None, options: DataOptions) -> tuple[Mo
     if model is not None and model not in kind.models:
         fitting = " or ".join(kind.models)
         raise ValueError(f"--model {model} does not suit {data}, which is {kind.described_as}; use --model {fitting}")
+    kind.check_options(data, options)
     return model or kind.models[0], kind.learn(data, options)
 
 
@@ -103,12 +104,17 @@ def kind_of(data: Path, model: ModelName | None, options: DataOptions) -> type[I
         return Images
     if model == "text":
         return Texts
+    is_table = data.suffix.lower() in (".csv", *PARQUET)
     if model == "dlrm":
-        return Impressions
-    if options.target is not None or model == "mlp" or data.suffix.lower() in (".csv", *PARQUET):
+        return Tabular if is_table and _first_line(data).count(b"\t") < UNLABELLED else Impressions
+    if options.target is not None or model == "mlp" or is_table:
         return Tabular
-    first = next((block.text.partition(b"\n")[0] for block in blocks(data)), b"")
+    first = _first_line(data)
     return Impressions if first.count(b"\t") == LABELLED and first[:2] in (b"0\t", b"1\t") else Texts
+
+
+def _first_line(data: Path) -> bytes:
+    return next((block.text.partition(b"\n")[0] for block in blocks(data)), b"")
 
 
 def make_spec(preparation: Preparation, model: ModelName, num_train: int, given: Mapping[str, Any]) -> Spec:
@@ -122,7 +128,20 @@ def make_spec(preparation: Preparation, model: ModelName, num_train: int, given:
     settings.setdefault("kl_weight", _kl_weight(num_train))
     steps = num_train // settings["batch_size"]
     settings.setdefault("epochs", min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, round(_STEPS / steps))))
-    return Spec("ard", split="validation", **settings)
+    try:
+        return Spec("ard", split="validation", **settings)
+    except ValueError as error:
+        raise ValueError(as_option(error)) from error
+
+
+def as_option(error: ValueError) -> str:
+    """What is wrong with a setting, in the words of the command line: ``kl_weight must …`` is that of --kl-weight.
+
+    >>> as_option(ValueError("batch_size must be a positive integer, got 0"))
+    '--batch-size must be a positive integer, got 0'
+    """
+    name, _, rest = str(error).partition(" ")
+    return f"--{name.replace('_', '-')} {rest}"
 
 
 def _starting_rank(network: Network, format: FormatName, wanted: int | None) -> int:

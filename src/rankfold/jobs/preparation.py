@@ -20,6 +20,14 @@ TaskName = Literal["classification", "regression"]
 Rows = NDArray[np.int64]
 
 FEWEST_EXAMPLES = 10
+# Options that are for one kind of data alone, by their names in DataOptions, and what each of them says.
+_OPTIONS = {
+    "target": ("--target", "names the column of a table that is predicted"),
+    "task": ("--task", "says whether the column of a table that is predicted holds classes or a quantity"),
+    "categorical": ("--categorical", "names a column of a table whose numbers are names"),
+    "ignored": ("--ignore", "names a column of a table to leave out"),
+    "image_size": ("--image-size", "is the height and width that images are brought to"),
+}
 # The division does not depend on a run's seed, so that runs can be compared.
 _DIVISION_SEED = 0
 
@@ -97,6 +105,7 @@ class Preparation(ABC):
         described_as: in messages.
         models: the networks that suit it, the best one first.
         name_of_examples: the heading of the column of predictions that says which example it is.
+        options: those of :class:`DataOptions` that say something of such data, besides the validation share.
         settings: of training, where they differ from those of other data.
         is_click: whether the network gives one logit, that of the second class.
         target: what is predicted.
@@ -106,9 +115,17 @@ class Preparation(ABC):
     described_as: ClassVar[str]
     models: ClassVar[tuple[ModelName, ...]]
     name_of_examples: ClassVar[str]
+    options: ClassVar[tuple[str, ...]] = ()
     settings: ClassVar[Mapping[str, Any]] = {}
     is_click: ClassVar[bool] = False
     target: Classes | Quantity
+
+    @classmethod
+    def check_options(cls, path: Path, options: DataOptions) -> None:
+        """Refuse an option that says nothing of such data."""
+        for name, (option, purpose) in _OPTIONS.items():
+            if getattr(options, name) not in (None, ()) and name not in cls.options:
+                raise ValueError(f"{option} {purpose}, but {path} is {cls.described_as}; leave {option} out")
 
     @abstractmethod
     def network(self, model: ModelName) -> Network:

@@ -60,6 +60,7 @@ class Tabular(Preparation):
     described_as: ClassVar[str] = "a table"
     models: ClassVar[tuple[ModelName, ...]] = ("mlp",)
     name_of_examples: ClassVar[str] = "row"
+    options: ClassVar[tuple[str, ...]] = ("target", "task", "categorical", "ignored")
 
     target: Classes | Quantity
     target_column: str
@@ -185,10 +186,7 @@ def _check_present(table: Table, name: str) -> None:
 def _columns(
     table: Table, options: DataOptions, train: Rows
 ) -> tuple[tuple[NumberColumn, ...], tuple[CategoryColumn, ...]]:
-    for name in options.categorical:
-        table.column(name, "--categorical")
-    for name in options.ignored:
-        table.column(name, "--ignore")
+    _check_columns(table, options)
     numbers, categories = [], []
     for name, cells in table.columns.items():
         if name == options.target or name in options.ignored:
@@ -202,6 +200,24 @@ def _columns(
     if not any(kept):
         raise MissingData(f"{table.path} has no column besides {options.target!r} that the prediction could come from")
     return tuple(kept[0]), tuple(kept[1])
+
+
+def _check_columns(table: Table, options: DataOptions) -> None:
+    """Columns that options name must be there, and no column can be two things at once."""
+    for name in options.categorical:
+        table.column(name, "--categorical")
+    for name in options.ignored:
+        table.column(name, "--ignore")
+    if options.target in options.ignored:
+        raise ValueError(f"--ignore leaves out {options.target!r}, the column to predict; name it in --target alone")
+    if options.target in options.categorical:
+        raise ValueError(
+            f"--categorical is for columns to predict from, but {options.target!r} is the one to predict; "
+            f"--task classification makes classes of its numbers"
+        )
+    for name in options.categorical:
+        if name in options.ignored:
+            raise ValueError(f"--ignore leaves out {name!r}, which --categorical names too; choose one of them")
 
 
 def _number_column(table: Table, name: str, train: Rows) -> NumberColumn:
