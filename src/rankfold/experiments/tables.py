@@ -118,7 +118,10 @@ def _training_times(rows: Sequence[Row]) -> Iterator[str]:
     for result in (result for row in rows for result in row.results if "timing" in result):
         times.setdefault(result["device"]["name"], []).append(result["timing"]["training_seconds"])
     for device, seconds in times.items():
-        yield f"{len(seconds)} runs on {device}: {min(seconds):.0f} to {max(seconds):.0f} s of training each"
+        if len(seconds) == 1:
+            yield f"1 run on {device}: {seconds[0]:.0f} s of training"
+        else:
+            yield f"{len(seconds)} runs on {device}: {min(seconds):.0f} to {max(seconds):.0f} s of training each"
 
 
 def _names(row: Row) -> tuple[str, str]:
