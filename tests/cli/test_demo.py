@@ -95,6 +95,15 @@ def test_every_format_and_prior_runs_quietly(format, tmp_path):
     assert "ranks found" in result.output
 
 
+def test_json_has_a_line_per_epoch_and_one_at_the_end(tmp_path):
+    result = run_demo("--epochs", "2", "--json", "--out", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    *epochs, last = [json.loads(line) for line in result.stdout.splitlines()]
+    figures = json.loads((tmp_path / "demo.json").read_text())
+    assert [{"event": "epoch", **epoch} for epoch in figures.pop("history")] == epochs
+    assert last == {"event": "result", "folder": str(tmp_path), **figures}
+
+
 def test_ctrl_c_keeps_what_was_done(tmp_path, monkeypatch):
     monkeypatch.setattr("rankfold.cli.demo.progress_lines", lambda run: os.kill(os.getpid(), signal.SIGINT) or "")
     result = run_demo("--epochs", "9", "--out", str(tmp_path))

@@ -133,6 +133,17 @@ def test_another_run_never_replaces_it(finished):
     assert "is finished" in text(run("train", data, "--out", folder, "--resume"))
 
 
+def test_data_of_the_same_name_are_told_whose_run_is_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data, options = data_of("classes", tmp_path)
+    assert run("train", data, *options, "--epochs", 1, "--quiet").exit_code == 0
+    other = data.rename(tmp_path / "things.data.csv")
+    refused = text(run("train", other, *options))
+    assert f"runs/things holds a finished run of {data}; choose another folder with --out, such as --out" in refused
+    assert "--out runs/things-2" in refused
+    assert run("train", other, *options, "--epochs", 1, "--out", "runs/things-2").exit_code == 0
+
+
 def test_a_folder_of_other_files_or_that_cannot_be_made_is_refused(tmp_path):
     data, options = data_of("classes", tmp_path)
     (tmp_path / "mine").mkdir()
@@ -150,6 +161,12 @@ def test_a_layer_that_collapsed_twice_is_named_once(finished):
     twice = [f"{layer}.tensor collapsed: group [{group}] is dead" for group in (0, 1)]
     told = " ".join(hints({**record, "warnings": twice}))
     assert f"no use for {layer} (1 of {len(record['ranks']['after'])} layers" in told
+
+
+def test_the_command_says_its_version():
+    result = run("--version")
+    assert result.exit_code == 0
+    assert result.output == f"rankfold {rf.__version__}\n"
 
 
 def test_the_shell_completes_commands():
@@ -179,6 +196,8 @@ def test_predictions_are_the_models(finished, tmp_path):
         expected = outputs.softmax(1).max(1).values.numpy()
         actual = [float(row["probability"]) for row in found]
     np.testing.assert_allclose(actual, expected, rtol=1e-4)
+    spreads = [name for name in found[0] if name.startswith("std")]
+    assert spreads == (["std"] if kind == "quantity" else [])  # of a quantity, the noise alone
     assert [row[next(iter(row))] for row in found] == list(examples.names)
     if kind != "quantity":
         right = np.mean([row["prediction"] == label for row, label in zip(found, labels_of(kind, data), strict=True)])
@@ -331,7 +350,7 @@ def test_resuming_insists_on_the_same_run(tmp_path, monkeypatch):
     monkeypatch.setattr("rankfold.cli.train.progress_line", lambda run: _interrupt_after(run, epoch=1))
     assert run("train", data, *options, "--epochs", 4, "--out", tmp_path / "run").exit_code == 130
     again = ("train", data, "--out", tmp_path / "run")
-    assert "holds an unfinished run" in text(run(*again, *options))
+    assert f"holds an unfinished run of {data}; go on with: rankfold train {data}" in text(run(*again, *options))
     assert "--epochs is 4" in text(run(*again, "--resume", "--epochs", 5))
     assert "no folder of a run" in text(run("train", data, "--out", tmp_path / "other", "--resume"))
     table(data, drop=("price",), seed=1)

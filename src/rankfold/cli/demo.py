@@ -47,6 +47,7 @@ def demo(
         ),
     ] = Path("runs/demo"),
     quiet: Annotated[bool, typer.Option("--quiet", help="Only the final table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON per epoch, and one at the end.")] = False,
 ) -> None:
     """Train a digit classifier whose weights exist only as small factors, and watch it find their ranks.
 
@@ -57,7 +58,7 @@ def demo(
 
     Ctrl-C stops after the current epoch and keeps what was done.
     """
-    console = Console()
+    console = Console(quiet=as_json)
     _check_free(out)
     out.mkdir(parents=True, exist_ok=True)
     settings = Settings(format, prior, kl_weight, epochs, seed)
@@ -66,9 +67,12 @@ def demo(
     with console.status("training the dense network, for comparison"):
         dense = train_dense(settings, data)
     run = DemoRun(settings, data)
-    stopped = _train(run, console, quiet)
+    stopped = _train(run, console, quiet, as_json)
     figures = _figures(run, dense, data, stopped)
     _leave_results(run, figures, out)
+    if as_json:
+        kept = {key: value for key, value in figures.items() if key != "history"}
+        _say({"event": "result", "folder": str(out), **kept})
     console.print(result_table(figures))
     _say_where(console, run, out)
     if stopped:
@@ -81,12 +85,18 @@ def _check_free(out: Path) -> None:
         raise typer.BadParameter(f"{out} holds something that is no demo; choose another folder", param_hint="--out")
 
 
-def _train(run: DemoRun, console: Console, quiet: bool) -> bool:
+def _say(event: dict[str, Any]) -> None:
+    typer.echo(json.dumps(event, ensure_ascii=False))
+
+
+def _train(run: DemoRun, console: Console, quiet: bool, as_json: bool) -> bool:
     """Train to the end, or until Ctrl-C; whether it was stopped."""
     every = max(1, run.settings.epochs // 10)
     live = console.is_terminal and not quiet
     with stop_requests() as requests, Live(console=console, transient=False, auto_refresh=False) as display:
         for snapshot in run.train():
+            if as_json:
+                _say({"event": "epoch", **asdict(snapshot)})
             if live:
                 display.update(screen(run), refresh=True)
             elif not quiet and snapshot.epoch % every == 0:

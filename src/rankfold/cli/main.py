@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from rankfold import __version__
 from rankfold.cli.bench import bench
 from rankfold.cli.data import data
 from rankfold.cli.demo import demo
@@ -17,11 +20,27 @@ from rankfold.cli.table import table
 from rankfold.cli.train import train
 
 app = typer.Typer(
-    help="Train neural networks that are compact from the first step and find their own tensor ranks.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_show_locals=False,
 )
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rankfold {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _every_command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say which version this is.")
+    ] = False,
+) -> None:
+    """Train neural networks that are compact from the first step and find their own tensor ranks."""
+
+
 app.command()(demo)
 app.command()(plan)
 app.command()(train)

@@ -25,7 +25,7 @@ def predict(
     run: Annotated[Path, typer.Argument(help="Folder of a run, as `rankfold train` leaves it.")],
     data: Annotated[Path, typer.Argument(help="New data in the form that was trained on; labels may be missing.")],
     samples: Annotated[
-        int, typer.Option(min=0, help="Draws of the weights; 0 takes their mean, and there is no spread.")
+        int, typer.Option(min=0, help="Draws of the weights; 0 takes their mean, which has no spread.")
     ] = 32,
     out: Annotated[Path, typer.Option(dir_okay=False, help="The CSV file to write; - prints it.")] = Path(
         "predictions.csv"
@@ -39,13 +39,14 @@ def predict(
 
     `rankfold predict runs/photos new-photos/ --out new.csv`
 
-    New data have the form of those that were trained on, and labels may be missing: a folder of images without
-    sub-folders, a table without the target's column, lines of text without label and tab, Criteo lines of 39 fields.
-    If there are labels, the predictions are scored.
+    New data have the form of those that were trained on, and labels may be missing: an image, a folder of
+    images without sub-folders, a table without the target's column, lines of text without label and tab, Criteo lines
+    of 39 fields. If there are labels, the predictions are scored.
 
     Columns of the file, for classes: `prediction`, its `probability`, and `std`, by how much that varies over draws
     of the weights; then both for every class. For a number: `mean`; `std`, by how much a new value is expected to
-    differ from it; `std_of_weights`, the part of it that more data would remove.
+    differ from it; `std_of_weights`, the part of it that more data would remove. With `--samples 0` the weights do not
+    vary: probabilities have no `std`, and a number has no `std_of_weights`.
 
     Exit codes: 0 written, 2 the request or the data are wrong.
     """

@@ -93,10 +93,14 @@ def train(
 def _new(given: dict[str, Any], data: Path, folder: Path, device: torch.device) -> JobRun:
     """A run in a folder of its own."""
     check_not_failed(folder)
+    other = f"choose another folder with --out, such as --out {folder}-2"
     if (folder / RESULT_FILE).exists():
-        raise ValueError(f"{folder} holds a finished run; choose another folder with --out")
+        raise ValueError(f"{folder} holds a finished run of {Job.read(folder).data}; {other}")
     if (folder / JOB_FILE).exists():
-        raise ValueError(f"{folder} holds an unfinished run; go on with --resume, or choose another folder with --out")
+        job = Job.read(folder)
+        raise ValueError(
+            f"{folder} holds an unfinished run of {job.data}; go on with: {job.resume_command(folder)}; or {other}"
+        )
     if folder.is_dir() and any(folder.iterdir()):
         raise ValueError(f"{folder} holds files that are no run; choose another folder with --out")
     job, learned = o.asked_for(given, data)
@@ -106,7 +110,8 @@ def _new(given: dict[str, Any], data: Path, folder: Path, device: torch.device) 
 def _resumed(context: typer.Context, data: Path, folder: Path, device: torch.device) -> JobRun:
     """The run that is in the folder; the data must be the same, and so must all options that are given."""
     check_not_failed(folder)
-    job = replace(Job.read(folder), data=data)
+    kept_job = Job.read(folder)
+    job, began_with = replace(kept_job, data=data), "it" if kept_job.data == data else kept_job.data
     if (folder / RESULT_FILE).exists():
         raise ValueError(f"the run in {folder} is finished; train another one in another folder, with --out")
     kept = {
@@ -122,7 +127,7 @@ def _resumed(context: typer.Context, data: Path, folder: Path, device: torch.dev
             raise ValueError(f"{option} is {value} in {folder}, got {wanted}; leave it out, or start anew with --out")
     _, learned = learn(data, job.model, job.options)
     if fingerprint(learned) != job.fingerprint:
-        raise ValueError(f"{data} is not what it was when the run in {folder} began; start anew with --out")
+        raise ValueError(f"{data} is not what {began_with} was when the run in {folder} began; start anew with --out")
     return JobRun(job, learned, folder, device)
 
 

@@ -56,8 +56,9 @@ class FinishedRun:
         device = next(self.model.parameters()).device
         inputs = tuple(x.to(device) for x in encoded.inputs)
         mean, std = self.objective.predict(self.model, inputs, samples, seed)
+        spread = std if samples else None
         noise = float(self.model.likelihood.std.detach()) if isinstance(self.model, TableRegressor) else 0.0
-        return Predictions(self.preparation, encoded, mean, std, noise)
+        return Predictions(self.preparation, encoded, mean, spread, noise)
 
 
 @final
@@ -66,14 +67,15 @@ class Predictions:
     """What a model says about examples.
 
     Attributes:
-        mean, std: over the posterior, of class probabilities (N, C), or of a standardised quantity (N,).
+        mean, std: over the posterior, of class probabilities (N, C), or of a standardised quantity (N,); no std where
+            the mean of the weights has answered.
         noise: of a standardised quantity, whatever the weights are.
     """
 
     preparation: Preparation
     examples: Encoded
     mean: Tensor
-    std: Tensor
+    std: Tensor | None
     noise: float
 
     def __len__(self) -> int:
@@ -86,12 +88,11 @@ class Predictions:
 
     @property
     def header(self) -> list[str]:
-        first = self.preparation.name_of_examples
-        target = self.preparation.target
+        first, target = self.preparation.name_of_examples, self.preparation.target
         if isinstance(target, Quantity):
-            return [first, "mean", "std", "std_of_weights"]
-        classes = [f"{kind}_{name}" for name in target.names for kind in ("probability", "std")]
-        return [first, "prediction", "probability", "std", *classes]
+            return [first, "mean", "std", *(() if self.std is None else ("std_of_weights",))]
+        kinds = ("probability",) if self.std is None else ("probability", "std")
+        return [first, "prediction", *kinds, *(f"{kind}_{name}" for name in target.names for kind in kinds)]
 
     def rows(self) -> Iterator[Sequence[Any]]:
         """One for each example, as the header says; a quantity is in its own unit."""
@@ -116,16 +117,17 @@ class Predictions:
 
     def _quantities(self, target: Quantity) -> Iterator[Sequence[Any]]:
         # Var y = Var f + σ²
-        total = (self.std.square() + self.noise**2).sqrt()
-        values = torch.stack([target.mean + target.std * self.mean, target.std * total, target.std * self.std], 1)
+        total = (torch.zeros_like(self.mean) if self.std is None else self.std).square().add(self.noise**2).sqrt()
+        spreads = [total] if self.std is None else [total, self.std]
+        values = torch.stack([target.mean + target.std * self.mean, *(target.std * spread for spread in spreads)], 1)
         for name, row in zip(self.examples.names, values.tolist(), strict=True):
             yield [name, *map(_short, row)]
 
     def _classes(self, target: Classes) -> Iterator[Sequence[Any]]:
-        pairs = torch.stack([self.mean, self.std], 2)  # (N, C, 2)
+        values = torch.stack([self.mean] if self.std is None else [self.mean, self.std], 2)  # (N, C, 1 or 2)
         answers = self.mean.argmax(1).tolist()
-        for name, answer, row in zip(self.examples.names, answers, pairs.tolist(), strict=True):
-            yield [name, target.names[answer], *map(_short, (x for pair in (row[answer], *row) for x in pair))]
+        for name, answer, row in zip(self.examples.names, answers, values.tolist(), strict=True):
+            yield [name, target.names[answer], *map(_short, (x for of_class in (row[answer], *row) for x in of_class))]
 
 
 def _dense(architecture: Architecture, preparation: Preparation) -> nn.Module:
