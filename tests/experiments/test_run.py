@@ -165,8 +165,6 @@ def test_the_commit_comes_from_git_or_from_the_environment(tmp_path, monkeypatch
     monkeypatch.delenv(COMMIT_VARIABLE, raising=False)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert git_commit(tmp_path) is None
-    monkeypatch.setenv(COMMIT_VARIABLE, "0123abcd")
-    assert git_commit(tmp_path) == {"hash": "0123abcd", "dirty": None}
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     (tmp_path / "file").write_text("one")
     identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
@@ -175,3 +173,5 @@ def test_the_commit_comes_from_git_or_from_the_environment(tmp_path, monkeypatch
     clean = git_commit(tmp_path)
     (tmp_path / "file").write_text("two")
     assert (len(clean["hash"]), clean["dirty"], git_commit(tmp_path)["dirty"]) == (40, False, True)
+    monkeypatch.setenv(COMMIT_VARIABLE, "0123abcd")
+    assert git_commit(tmp_path) == {"hash": "0123abcd", "dirty": None}

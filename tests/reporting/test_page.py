@@ -87,7 +87,10 @@ def test_ids_are_unique_and_nothing_is_left_unformatted(any_html):
 
 def test_the_headline_compares_with_dense(page):
     words = page.all("header")[0].text
-    for part in ("ttm-ard-lu, seed 0", "100×", "98.52 %", "dense: 98.28 %, +0.24 points", "4,070", "407,050", "58,564"):
+    ours, dense = (100 * run.accuracy for run in (TTM, OTHERS[0]))
+    smaller = f"{407_050 / TTM.final_parameters:.0f}×"
+    accuracy = (f"{ours:.2f} %", f"dense: {dense:.2f} %, {ours - dense:+.2f} points")
+    for part in ("ttm-ard-lu, seed 0", smaller, *accuracy, f"{TTM.final_parameters:,}", "407,050", "58,564"):
         assert part in words, part
 
 
@@ -127,14 +130,27 @@ def test_ranks_and_parameters_fall_where_the_history_says(page):
 
 def test_the_layers_table_has_modes_ranks_and_counts(page):
     rows = [[cell.text for cell in row.children] for row in page.by_id("layers").all("tr")]
-    assert rows[1] == ["layer1", "TTM 4·7·4·7 × 4·4·8·4", "20·20·20 → 6·6·5", "25,392 → 2,716", "401,920", "148×"]
-    assert rows[2] == ["layer2", "TTM 16·32 × 2·5", "20 → 7", "3,850 → 1,354", "5,130", "3.8×"]
+    (a, b, c), (d,) = TTM.ranks_after["layer1"], TTM.ranks_after["layer2"]
+    left = 4 * 4 * a + a * 7 * 4 * b + b * 4 * 8 * c + c * 7 * 4 + 512, 16 * 2 * d + d * 32 * 5 + 10
+    ranks, counts = f"20·20·20 → {a}·{b}·{c}", f"25,392 → {left[0]:,}"
+    assert rows[1][:5] == ["layer1", "TTM 4·7·4·7 × 4·4·8·4", ranks, counts, "401,920"]
+    assert rows[2] == [
+        "layer2",
+        "TTM 16·32 × 2·5",
+        f"20 → {d}",
+        f"3,850 → {left[1]:,}",
+        "5,130",
+        f"{5_130 / left[1]:.1f}×",
+    ]
+    assert float(rows[1][5].removesuffix("×")) == pytest.approx(401_920 / left[0], rel=0.05)
 
 
 def test_what_was_cut_is_listed_with_its_epoch(page):
     items = [item.text for item in page.by_id("layers").all("li")]
     assert len(items) == len(TTM.cuts)
-    assert items[0] == "epoch 6020·20·20 → 8·20·6"
+    first = next(epoch for epoch in TTM.record["history"] if epoch["ranks"]["layer1"] != [20, 20, 20])
+    ranks = "·".join(map(str, first["ranks"]["layer1"]))
+    assert items[0] == f"epoch {first['epoch']}20·20·20 → {ranks}"
 
 
 def test_scores_of_both_predictions_are_listed(page):
@@ -148,9 +164,11 @@ def test_scores_of_both_predictions_are_listed(page):
 
 def test_the_hardest_example_is_shown_with_its_spread(page):
     section = page.by_id("quality")
-    assert section.all("img")[0].attributes["alt"] == "Example 1748, a “0”"
+    hard = TTM.record["metrics"]["hard_image"]
+    assert section.all("img")[0].attributes["alt"] == f"Example {hard['index']}, a “{hard['label']}”"
     label = section.all("svg")[-1].attributes["aria-label"]
-    assert "“0” 63% ± 34%" in label
+    likely = max(range(10), key=hard["mean"].__getitem__)
+    assert f"“{likely}” {100 * hard['mean'][likely]:.0f}% ± {100 * hard['std'][likely]:.0f}%" in label
     strokes = section.all("path", "strokes")
     assert strokes[0].attributes["d"].count("M") == 200
 
@@ -175,7 +193,9 @@ def test_seeds_of_a_row_are_averaged():
 
 def test_circumstances_are_told(page):
     words = page.by_id("facts").text
-    for part in ("NVIDIA H200", "1 min 11 s", "2.11.0+cu130", "8a72e3d908bb, with changes", "2.3 GiB", "60,000"):
+    seconds, memory = TTM.record["timing"]["training_seconds"], TTM.record["peak_memory"]["device_bytes"]
+    parts = ("NVIDIA H200", "2.11.0+cu130", TTM.record["commit"]["hash"][:12], f"{memory / 2**30:.1f} GiB", "60,000")
+    for part in (*parts, f"{seconds // 60:.0f} min {seconds % 60:.0f} s"):
         assert part in words, part
 
 

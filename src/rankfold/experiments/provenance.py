@@ -33,8 +33,10 @@ def provenance(device: torch.device) -> dict[str, Any]:
 def git_commit(folder: Path) -> dict[str, Any] | None:
     """The commit of the checkout that ``folder`` is in, and whether tracked files differ from it.
 
-    A copy of the files without their history has the commit that ``RANKFOLD_COMMIT`` names, or ``None``.
+    A copy of the files, with an older history or none, has the commit that ``RANKFOLD_COMMIT`` names.
     """
+    if named := os.environ.get(COMMIT_VARIABLE):
+        return {"hash": named, "dirty": None}
     commands = (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
     try:
         head, changes = (
@@ -44,8 +46,7 @@ def git_commit(folder: Path) -> dict[str, Any] | None:
             for command in commands
         )
     except (OSError, subprocess.CalledProcessError):
-        named = os.environ.get(COMMIT_VARIABLE)
-        return {"hash": named, "dirty": None} if named else None
+        return None
     return {"hash": head, "dirty": bool(changes)}
 
 
