@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from jobs.made_up import clicks, images, lines, table
+from jobs.made_up import clicks, images, lines, planted_clicks, table
 from typer.testing import CliRunner
 
 import rankfold as rf
@@ -167,6 +167,15 @@ def test_the_command_says_its_version():
     result = run("--version")
     assert result.exit_code == 0
     assert result.output == f"rankfold {rf.__version__}\n"
+
+
+def test_a_rule_in_a_small_file_of_clicks_is_found(tmp_path):
+    data = planted_clicks(tmp_path / "clicks.tsv")
+    options = ("--model", "dlrm", "--epochs", 20, "--lr", 0.005, "--quiet", "--out", tmp_path / "run")
+    assert run("train", data, *options).exit_code == 0
+    record = record_of(tmp_path / "run")
+    assert record["metrics"]["posterior_mean"]["auc"] > 0.78
+    assert record["parameters"]["dense"] > 5 * record["parameters"]["final"]
 
 
 def test_the_shell_completes_commands():

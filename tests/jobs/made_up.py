@@ -64,3 +64,20 @@ def clicks(file, size=120, labelled=True):
     found = fake_lines(size)
     file.write_bytes(b"\n".join(line if labelled else line.partition(b"\t")[2] for line in found) + b"\n")
     return file
+
+
+def planted_clicks(file, size=800):
+    """Of six values of category 1, three are clicked by 80 %, the others by 10 %; nothing else says anything.
+
+    Half of the numbers and one category in twenty are missing.
+    """
+    random = np.random.default_rng(0)
+    with file.open("w") as opened:
+        for _ in range(size):
+            categories = random.integers(2, size=26)
+            categories[0] = random.integers(6)
+            label = int(random.random() < (0.8 if categories[0] % 2 else 0.1))
+            numbers = [str(x) if random.random() < 0.5 else "" for x in random.integers(0, 1000, 13)]
+            tokens = [f"{x:08x}" if random.random() < 0.95 else "" for x in categories + 1]
+            opened.write("\t".join([str(label), *numbers, *tokens]) + "\n")
+    return file

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from rankfold.data.words import Corpus
 from rankfold.jobs.criteo import Impressions
 from rankfold.jobs.images import Images
 from rankfold.jobs.job import make_spec, read_preparation, write_preparation
+from rankfold.jobs.networks import planned
 from rankfold.jobs.preparation import DataOptions, divide, divide_in_order
 from rankfold.jobs.tables import Tabular
 from rankfold.jobs.targets import Classes, Quantity
@@ -168,3 +170,15 @@ def test_defaults_look_at_the_number_of_examples(tmp_path):
     assert (large.kl_weight, large.batch_size, large.epochs) == (1.0, 128, 3)
     assert make_spec(preparation, "mlp", 400, {**given, "kl_weight": 1.0}).kl_weight == 1.0
     assert small.prior == "half-cauchy"
+
+
+def test_few_clicks_are_seen_often_and_many_once(tmp_path):
+    few = Impressions.learn(clicks(tmp_path / "c.txt"), DataOptions()).preparation
+    assert few.num_rows == 108
+    many = replace(few, num_rows=1_000_000)
+    given = {"format": "ttm"}
+    small, large = make_spec(few, "dlrm", 1350, given), make_spec(many, "dlrm", 1_000_000, given)
+    assert (small.epochs, large.epochs) == (100, 1)
+    tables = [row for row in planned(few.network("dlrm"), small).rows if row.layer == "Table"]
+    assert all(row.action == "tensorize" for row in tables if row.dense_parameters > 20 * 16)
+    assert few.network("dlrm").options["dim"] < many.network("dlrm").options["dim"]

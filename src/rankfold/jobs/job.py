@@ -18,7 +18,7 @@ from rankfold.experiments.spec import FormatName, Spec
 from rankfold.jobs.criteo import Impressions
 from rankfold.jobs.images import Images
 from rankfold.jobs.networks import makes_smaller
-from rankfold.jobs.preparation import DataOptions, Learned, ModelName, Network, Preparation
+from rankfold.jobs.preparation import LARGEST_BATCH, STEPS, DataOptions, Learned, ModelName, Preparation
 from rankfold.jobs.tables import Tabular
 from rankfold.jobs.texts import Texts
 
@@ -27,15 +27,12 @@ FAILURE_FILE = "failure.json"
 MODEL_FOLDER, CHECKPOINT_FOLDER = "model", "train"
 _KINDS: tuple[type[Images | Tabular | Texts | Impressions], ...] = (Images, Tabular, Texts, Impressions)
 
-# Without --epochs there are so many that this number of steps is reached, within these limits.
-_STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 3000, 3, 300
+_FEWEST_EPOCHS = 3
 # Batches are smaller where an epoch would have fewer steps than this.
-_STEPS_OF_AN_EPOCH, _LARGEST_BATCH = 8, 128
+_STEPS_OF_AN_EPOCH = 8
 # From so many examples on the KL weight is 1. With fewer it is √(N / 10,000): the full one finds no network of
 # this size worth its cost (for 398 rows with 10 columns R² is 0 instead of 0.5).
 FULL_WEIGHT_FROM = 10_000
-# Rank to start from in each format.
-MAX_RANKS = {"cp": 50, "tucker": 8, "tt": 20, "ttm": 20}
 
 
 @final
@@ -121,13 +118,13 @@ def make_spec(preparation: Preparation, model: ModelName, num_train: int, given:
     """The settings of a training: those ``given``, and defaults for a network and a number of examples."""
     settings = dict(preparation.settings)
     settings |= {key: value for key, value in given.items() if value is not None}
-    settings["max_rank"] = _starting_rank(preparation.network(model), settings["format"], settings.get("max_rank"))
+    settings["max_rank"] = _starting_rank(preparation, model, settings["format"], settings.get("max_rank"))
     settings.setdefault("batch_size", _batch_size(num_train))
     if settings["batch_size"] > num_train:
         raise ValueError(f"--batch-size must be at most the number of training examples, {num_train}")
     settings.setdefault("kl_weight", _kl_weight(num_train))
     steps = num_train // settings["batch_size"]
-    settings.setdefault("epochs", min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, round(_STEPS / steps))))
+    settings.setdefault("epochs", min(preparation.most_epochs, max(_FEWEST_EPOCHS, round(STEPS / steps))))
     try:
         return Spec("ard", split="validation", **settings)
     except ValueError as error:
@@ -144,9 +141,9 @@ def as_option(error: ValueError) -> str:
     return f"--{name.replace('_', '-')} {rest}"
 
 
-def _starting_rank(network: Network, format: FormatName, wanted: int | None) -> int:
+def _starting_rank(preparation: Preparation, model: ModelName, format: FormatName, wanted: int | None) -> int:
     """The rank asked for, or the default; half of it, and so on, where no layer would become smaller."""
-    rank = wanted or MAX_RANKS[format]
+    network, rank = preparation.network(model), wanted or preparation.max_ranks[format]
     while rank > 0 and not makes_smaller(network, format, rank):
         rank //= 2
     if rank == 0:
@@ -171,7 +168,7 @@ def _batch_size(num_train: int) -> int:
     >>> _batch_size(100_000), _batch_size(300), _batch_size(9)
     (128, 32, 1)
     """
-    most = max(1, min(_LARGEST_BATCH, num_train // _STEPS_OF_AN_EPOCH))
+    most = max(1, min(LARGEST_BATCH, num_train // _STEPS_OF_AN_EPOCH))
     return 1 << (most.bit_length() - 1)
 
 

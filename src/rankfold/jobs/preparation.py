@@ -20,6 +20,9 @@ TaskName = Literal["classification", "regression"]
 Rows = NDArray[np.int64]
 
 FEWEST_EXAMPLES = 10
+# Without --epochs there are so many that this number of steps is reached, and batches are at most so large.
+STEPS, LARGEST_BATCH = 3000, 128
+_MAX_RANKS = {"cp": 50, "tucker": 8, "tt": 20, "ttm": 20}
 # Options that are for one kind of data alone, by their names in DataOptions, and what each of them says.
 _OPTIONS = {
     "target": ("--target", "names the column of a table that is predicted"),
@@ -106,7 +109,7 @@ class Preparation(ABC):
         models: the networks that suit it, the best one first.
         name_of_examples: the heading of the column of predictions that says which example it is.
         options: those of :class:`DataOptions` that say something of such data, besides the validation share.
-        settings: of training, where they differ from those of other data.
+        most_epochs: that training has unless it is asked for more.
         is_click: whether the network gives one logit, that of the second class.
         target: what is predicted.
     """
@@ -116,7 +119,7 @@ class Preparation(ABC):
     models: ClassVar[tuple[ModelName, ...]]
     name_of_examples: ClassVar[str]
     options: ClassVar[tuple[str, ...]] = ()
-    settings: ClassVar[Mapping[str, Any]] = {}
+    most_epochs: ClassVar[int] = 300
     is_click: ClassVar[bool] = False
     target: Classes | Quantity
 
@@ -134,6 +137,16 @@ class Preparation(ABC):
     @abstractmethod
     def read(self, path: Path) -> Encoded:
         """New data of the same form, with or without labels."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Of training, where they differ from those of other data."""
+        return {}
+
+    @property
+    def max_ranks(self) -> Mapping[str, int]:
+        """Rank to start from in each format."""
+        return _MAX_RANKS
 
     @property
     def guess(self) -> str | None:

@@ -55,7 +55,6 @@ class Texts(Preparation):
     described_as: ClassVar[str] = "a text file of labelled lines"
     models: ClassVar[tuple[ModelName, ...]] = ("text",)
     name_of_examples: ClassVar[str] = "line"
-    settings: ClassVar[Mapping[str, Any]] = {"lr": 5e-3}
 
     target: Classes
     words: tuple[str, ...]
@@ -84,6 +83,10 @@ class Texts(Preparation):
 
     def read(self, path: Path) -> Encoded:
         return self._encode(read_lines(path))
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return {"lr": 5e-3}
 
     def notes(self, examples: Encoded) -> Iterator[str]:
         count = examples.unknown[_WORDS]
