@@ -169,6 +169,8 @@ def test_defaults_look_at_the_number_of_examples(tmp_path):
     assert (small.kl_weight, small.batch_size, small.epochs) == (0.2, 32, 250)
     assert (large.kl_weight, large.batch_size, large.epochs) == (1.0, 128, 3)
     assert make_spec(preparation, "mlp", 400, {**given, "kl_weight": 1.0}).kl_weight == 1.0
+    assert make_spec(preparation, "mlp", 400, {**given, "epochs": 40}).kl_weight == 0.08  # 0.2 √(40 / 250)
+    assert make_spec(preparation, "mlp", 400, {**given, "epochs": 1000}).kl_weight == 0.2
     assert small.prior == "half-cauchy"
 
 

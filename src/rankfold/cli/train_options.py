@@ -48,7 +48,8 @@ KlWeight = Annotated[
     float | None,
     typer.Option(
         min=0.0,
-        help="Trades fit for size: larger means smaller models. 1, or √(N / 10,000) for fewer examples than that.",
+        help="Trades fit for size: larger means smaller models. 1, or √(N / 10,000) for fewer examples than that; "
+        "less with fewer epochs than the default.",
     ),
 ]
 MaxRank = Annotated[
