@@ -125,6 +125,7 @@ def make_spec(preparation: Preparation, model: ModelName, num_train: int, given:
     if settings["batch_size"] > num_train:
         raise ValueError(f"--batch-size must be at most the number of training examples, {num_train}")
     enough = min(preparation.most_epochs, max(_FEWEST_EPOCHS, round(STEPS / (num_train // settings["batch_size"]))))
+    enough = preparation.settings.get("epochs", enough)
     settings.setdefault("epochs", enough)
     settings.setdefault("kl_weight", _kl_weight(num_train, settings["epochs"] / enough))
     try:
