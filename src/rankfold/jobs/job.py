@@ -124,8 +124,7 @@ def make_spec(preparation: Preparation, model: ModelName, num_train: int, given:
     settings.setdefault("batch_size", _batch_size(num_train))
     if settings["batch_size"] > num_train:
         raise ValueError(f"--batch-size must be at most the number of training examples, {num_train}")
-    enough = min(preparation.most_epochs, max(_FEWEST_EPOCHS, round(STEPS / (num_train // settings["batch_size"]))))
-    enough = preparation.settings.get("epochs", enough)
+    enough = preparation.settings.get("epochs") or _epochs(preparation, num_train // settings["batch_size"])
     settings.setdefault("epochs", enough)
     settings.setdefault("kl_weight", _kl_weight(num_train, settings["epochs"] / enough))
     try:
@@ -154,6 +153,11 @@ def _starting_rank(preparation: Preparation, model: ModelName, format: FormatNam
     if wanted not in (None, rank):
         raise ValueError(f"--max-rank {wanted} makes no layer smaller than it is dense; {rank} does")
     return rank
+
+
+def _epochs(preparation: Preparation, steps: int) -> int:
+    """So many that there are enough steps, within limits."""
+    return min(preparation.most_epochs, max(_FEWEST_EPOCHS, round(STEPS / steps)))
 
 
 def _kl_weight(num_train: int, share: float) -> float:

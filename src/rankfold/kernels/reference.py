@@ -36,10 +36,7 @@ def chain_rows(
         x = _times_groups(left.index_select(0, at[0]), middle, at[1])
         for table in right:
             x = _times(x, table.index_select(0, at[2]))
-        if bag is None or scale is None:
-            rows[part] = x.flatten(1)
-        else:
-            rows.index_add_(0, bag[part], x.flatten(1) * scale[part, None])
+        _put(rows, part, x.flatten(1), bag, scale)
     return rows
 
 
@@ -120,10 +117,10 @@ def product_rows(
     bags: int,
 ) -> Tensor:
     """``a_b = (U¹[i_b] ∘ U²[j_b] ∘ U³[k_b]) W`` as (N, J), or ``Σ scale_b a_b`` over the rows of every bag."""
-    rows = _empty_rows(index, weight, weight.shape[1])
+    rows = weight.new_zeros(index.shape[0] if bag is None else bags, weight.shape[1])
     for part in _chunks(index):
-        rows[part] = torch.stack(_gather(index[part], tables, places)).prod(0) @ weight
-    return _pool(rows, bag, scale, bags)
+        _put(rows, part, torch.stack(_gather(index[part], tables, places)).prod(0) @ weight, bag, scale)
+    return rows
 
 
 def product_rows_backward(
@@ -152,10 +149,6 @@ def _chunks(index: Tensor) -> Iterator[slice]:
     return (slice(start, start + _CHUNK_ROWS) for start in range(0, index.shape[0], _CHUNK_ROWS))
 
 
-def _empty_rows(index: Tensor, like: Tensor, entries: int) -> Tensor:
-    return torch.empty(index.shape[0], entries, dtype=like.dtype, device=like.device)
-
-
 def _places(index: Tensor, places: Sequence[int]) -> list[Tensor]:
     pairs = zip(places[::2], places[1::2], strict=True)
     return [index.div(stride, rounding_mode="floor").remainder(size) for stride, size in pairs]
@@ -170,11 +163,12 @@ def _scatter(gradients: list[Tensor], found: Sequence[Tensor], index: Tensor, pl
         gradient.index_add_(0, place, rows)
 
 
-def _pool(rows: Tensor, bag: Tensor | None, scale: Tensor | None, bags: int) -> Tensor:
-    """``Σ scale_b a_b`` over the rows of every bag, or the rows themselves where there are no bags."""
+def _put(rows: Tensor, part: slice | Tensor, found: Tensor, bag: Tensor | None, scale: Tensor | None) -> None:
+    """Add ``scale_b a_b`` to every row's bag, or put the rows in their places where there are no bags."""
     if bag is None or scale is None:
-        return rows
-    return rows.new_zeros(bags, rows.shape[1]).index_add_(0, bag, rows * scale[:, None])
+        rows[part] = found
+    else:
+        rows.index_add_(0, bag[part], found * scale[part, None])
 
 
 def _rows_of_grad(grad: Tensor, part: slice | Tensor, bag: Tensor | None, scale: Tensor | None) -> Tensor:
