@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rankfold.kernels import dispatch, launch, slices
+from rankfold.kernels import dispatch, launch
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -12,7 +12,6 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 def device(monkeypatch):
     """Where kernels run; they do so for any number of rows."""
     monkeypatch.setattr(launch, "DEVICES", (DEVICE,))
-    monkeypatch.setattr(slices, "DEVICES", (DEVICE,))
     monkeypatch.setitem(dispatch.LEAST_ROWS, DEVICE, dict.fromkeys(("CP", "Tucker", "TT", "TTM"), 0))
     return DEVICE
 

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from torch import Tensor
 
 import rankfold as rf
 from rankfold.bayesian_tensor import BayesianTensor
@@ -123,31 +124,65 @@ def parallel_components(std: float, gap: float) -> BayesianTensor:
     return tensor
 
 
+def component_between_two(std: float) -> BayesianTensor:
+    """Three components whose sum is nearly that of two: ``(a + d) ⊗ (b + e) ⊗ (c + f)`` takes a part of both."""
+    tensor = make(rf.CP(3, in_dims=(7, 8), out_dims=(9,)), std)
+    with torch.no_grad():
+        for mean in tensor.factors.mean:
+            mean[:, 2] = 0.25 * (mean[:, 0] + mean[:, 1])
+    return tensor
+
+
+def weight_noise(tensor: BayesianTensor) -> Tensor:
+    draws = torch.stack([tensor.format.reconstruct(tensor.factors.sample()).detach() for _ in range(50)])
+    return (draws - weight(tensor)).flatten(1).norm(dim=1).mean()
+
+
+def is_empty(tensor: BayesianTensor, component: int) -> bool:
+    return all(not mean[:, component].any() for mean in tensor.factors.mean)
+
+
 def test_parallel_components_of_cp_become_one() -> None:
     tensor = parallel_components(std=0.05, gap=0.05)
     before = weight(tensor)
     others = [mean[:, 2:].detach().clone() for mean in tensor.factors.mean]
     assert simplify_(tensor)
-    assert all(torch.equal(mean[:, 1], torch.zeros_like(mean[:, 1])) for mean in tensor.factors.mean)
-    assert all(torch.equal(mean[:, 2:], other) for mean, other in zip(tensor.factors.mean, others, strict=True))
-    noise = torch.stack(
-        [tensor.format.reconstruct(tensor.factors.sample()).detach() - weight(tensor) for _ in range(50)]
-    )
-    assert torch.linalg.norm(weight(tensor) - before) < noise.flatten(1).norm(dim=1).mean()
+    assert [is_empty(tensor, k) for k in range(6)] == [k == 1 for k in range(6)]
+    moved = [mean[:, 2:].detach() - other for mean, other in zip(tensor.factors.mean, others, strict=True)]
+    assert all((move != 0).any(0).sum() <= 1 for move in moved)  # two absorb it, the larger one and at most one other
+    assert torch.linalg.norm(weight(tensor) - before) < weight_noise(tensor)
 
 
-def test_the_merged_component_is_the_nearest_one() -> None:
-    tensor = parallel_components(std=0.3, gap=0.3)
-    a, b, c = (mean[:, :2].detach().clone() for mean in tensor.factors.mean)
-    both = torch.einsum("ik,jk,lk->ijl", a, b, c)
-    x, y, z = (torch.randn(n, dtype=torch.float64) for n in both.shape)
-    for _ in range(200):  # power iteration on the whole tensor, from a random start
-        x = torch.einsum("ijl,j,l->i", both, y, z) / (y.norm() * z.norm()) ** 2
-        y = torch.einsum("ijl,i,l->j", both, x, z) / (x.norm() * z.norm()) ** 2
-        z = torch.einsum("ijl,i,j->l", both, x, y) / (x.norm() * y.norm()) ** 2
+def test_a_component_between_two_is_absorbed_by_both() -> None:
+    tensor = component_between_two(std=0.05)
+    before = weight(tensor)
+    sizes = [mean.norm(dim=0)[:2] for mean in tensor.factors.mean]
     assert simplify_(tensor)
-    merged = torch.einsum("i,j,l->ijl", *[mean[:, 0].detach() for mean in tensor.factors.mean])
-    torch.testing.assert_close(merged, torch.einsum("i,j,l->ijl", x, y, z), rtol=1e-6, atol=1e-8)
+    assert [is_empty(tensor, k) for k in range(3)] == [False, False, True]
+    assert torch.linalg.norm(weight(tensor) - before) < weight_noise(tensor)
+    growth = torch.stack([mean.norm(dim=0)[:2] / size for mean, size in zip(tensor.factors.mean, sizes, strict=True)])
+    torch.testing.assert_close(growth, growth[:1].expand_as(growth))  # as much in every mode
+
+
+def test_what_absorbs_is_the_best_fit() -> None:
+    """Gradient descent on the distance between whole tensors finds nothing nearer."""
+    tensor = component_between_two(std=0.05)
+    with torch.no_grad():
+        for mean in tensor.factors.mean:
+            mean[:, 2] += 0.05 * torch.randn(len(mean), dtype=mean.dtype)
+    before = weight(tensor)
+    columns = [mean[:, :2].detach().clone().requires_grad_() for mean in tensor.factors.mean]
+    search = torch.optim.LBFGS(columns, max_iter=2000, tolerance_grad=1e-12, line_search_fn="strong_wolfe")
+
+    def distance() -> Tensor:
+        search.zero_grad()
+        loss = (torch.einsum("ik,jk,lk->ijl", *columns).reshape(before.shape) - before).square().sum()
+        loss.backward()
+        return loss
+
+    search.step(distance)
+    assert simplify_(tensor)
+    torch.testing.assert_close((weight(tensor) - before).square().sum(), distance().detach(), rtol=1e-3, atol=0.0)
 
 
 def test_components_further_apart_than_their_noise_stay_two() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rankfold.bench.ceilings import Ceilings, forward_work, matmul_precision, training_work
 from rankfold.bench.contender import FIXED, Case, Contender
-from rankfold.bench.graph import captured_or_why
+from rankfold.bench.graph import REPLAYS_IN_A_ROW, captured_or_why
 from rankfold.bench.measure import Call, Timing, peak_memory, time_calls
 
 
@@ -150,7 +150,7 @@ def _timed(
     made = {name: captured_or_why(call) for name, call in calls.items() if ready[name].contender.capturable}
     graphs = {name: graph for name, graph in made.items() if not isinstance(graph, str)}
     notes = {name: why for name, why in made.items() if isinstance(why, str)}
-    return eager, time_calls(graphs, device, repeat), notes
+    return eager, time_calls(graphs, device, repeat, inner=REPLAYS_IN_A_ROW), notes
 
 
 def speedups(rows: Sequence[Row], over: str) -> dict[tuple[str, str], tuple[float, float]]:

@@ -21,9 +21,6 @@ Shape = tuple[int, ...]
 # The size of a rank group, and the (array, axis) pairs whose slices belong to its ranks.
 Group = tuple[int, tuple[tuple[int, int], ...]]
 
-# Where these kernels run. They have been compiled for a GPU, but have run in Triton's interpreter alone so far:
-# ``rankfold.kernels.slices.DEVICES = ("cuda",)`` turns them on.
-DEVICES: tuple[str, ...] = ()
 # Fusing is said aloud, as its default is about to change.
 _OPTIONS = {"BLOCK": 1024, "enable_fp_fusion": True}
 # A program of the KL takes a slice of at most about so many entries; larger ones are cut into several.
@@ -51,7 +48,7 @@ class Slice(NamedTuple):
 
 def usable(means: Sequence[Tensor], log_stds: Sequence[Tensor]) -> bool:
     """Whether kernels can run on these arrays: whole, of one device, float32 or lower, and fewer than 2³⁰ entries."""
-    if torch.compiler.is_compiling() or means[0].device.type not in DEVICES or not launch.usable(means[0]):
+    if torch.compiler.is_compiling() or not launch.usable(means[0]):
         return False
     tensors = (*means, *log_stds)
     plain = all(type(tensor) in (Tensor, nn.Parameter) for tensor in tensors)  # not spread over processes, for one

@@ -7,8 +7,8 @@ Two changes of the factors do:
 - A rank between two factors (Tucker, TT, TTM) may take any basis: ``A = Σ_k L_k ⊗ R_k`` stays the same when
   ``L`` becomes ``L M`` and ``R`` becomes ``R M⁻ᵀ``. It takes the singular basis, in which a redundant direction has
   no signal.
-- Components of a CP format that are nearly parallel add up to nearly one component: one takes the sum, the
-  other nothing, if that changes the weight by less than the noise of the posterior.
+- A component of a CP format that is parallel to another, or lies between two, is absorbed: the nearest two are
+  fitted to the sum of all three, and it becomes empty, if that changes the weight by less than its own noise.
 
 Nothing is cut here: an empty rank dies by itself, and the pruning rule finds it. All is computed on the CPU in
 float64, so that processes that train one model together take the same decision.
@@ -16,7 +16,7 @@ float64, so that processes that train one model together take the same decision.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -29,9 +29,8 @@ from rankfold.formats.base import OTHER_RANK, RANK, RankGroup, TensorFormat
 from rankfold.posterior import GaussianPosterior
 from rankfold.pruning.optimizer_state import cut_state
 
-# Components that overlap less cannot be one within their noise; it only saves work.
-_LEAST_OVERLAP = 0.5
-_POWER_ITERATIONS = 30
+# So many components may absorb one, and so many sweeps of alternating least squares find how.
+_NEIGHBOURS, _SWEEPS = 2, 20
 # Singular values are kept away from 0 by this share of the largest.
 _SMALLEST_SHARE = 1e-6
 
@@ -52,7 +51,7 @@ def simplify_(
         return False
     changed = False
     for group in tensor.format.rank_groups:
-        change = _singular_basis(tensor, group) if _has_bases(group) else _merging(tensor, group)
+        change = _singular_basis(tensor, group) if _has_bases(group) else _absorption(tensor, group)
         if change is not None:
             changed = True
             for each in (tensor, *followers):
@@ -134,64 +133,77 @@ def _letter(format: TensorFormat, group: RankGroup) -> str:
 # Components of CP -------------------------------------------------------------------------------------
 
 
-def _merging(tensor: BayesianTensor, group: RankGroup) -> list[Tensor] | None:
-    """For every axis the matrix (R, R) that merges nearly parallel components, if there are any."""
+def _absorption(tensor: BayesianTensor, group: RankGroup) -> list[Tensor] | None:
+    """For every axis the matrix (R, R) by which components absorb others, if any can be absorbed."""
     means, variances = _moments(tensor)
     columns = [means[factor].movedim(axis, -1).flatten(0, -2) for factor, axis in group.axes]  # (I_n, R) each
-    noise = [_per_slice(variances[factor], axis) for factor, axis in group.axes]
+    noise = torch.stack([_per_slice(variances[factor], axis) for factor, axis in group.axes])  # (modes, R)
+    power = torch.stack([matrix.square().sum(0) for matrix in columns])
+    # Π_n (‖μ_n‖² + Σσ²_n) − Π_n ‖μ_n‖²: the variance of all entries of a component
+    variance = (power + noise).prod(0) - power.prod(0)
+    alive = (power > noise).all(0)
     change = [torch.eye(group.size, dtype=torch.float64) for _ in columns]
-    merged: set[int] = set()
-    for large, small in _parallel_pairs(columns, noise):
-        if merged.isdisjoint((large, small)):
-            weights = _merged([matrix[:, [large, small]] for matrix in columns], [n[[large, small]] for n in noise])
-            if weights is not None:
-                merged |= {large, small}
-                for matrix, weight in zip(change, weights, strict=True):
-                    matrix[[large, small], large] = weight
-                    matrix[[large, small], small] = 0.0
-    return change if merged else None
+    absorbed = False
+    for small in power.prod(0).argsort().tolist():
+        neighbours = _neighbours(columns, small, alive) if alive[small] else []
+        chosen = [*neighbours, small]
+        weights = _fit([matrix[:, chosen] for matrix in columns], float(variance[small])) if neighbours else None
+        if weights is not None:
+            absorbed, alive[small] = True, False
+            for n, weight in enumerate(weights):
+                columns[n], change[n] = (_combined(matrix, chosen, weight) for matrix in (columns[n], change[n]))
+    return change if absorbed else None
 
 
-def _parallel_pairs(columns: Arrays, noise: Arrays) -> Iterator[tuple[int, int]]:
-    """Pairs of components above their noise, the larger one first, by how parallel they are."""
-    power = [matrix.square().sum(0) for matrix in columns]
-    alive = torch.stack([p > n for p, n in zip(power, noise, strict=True)]).all(0)
-    size = torch.stack(power).prod(0)
-    cosines = [(m / m.norm(dim=0)).nan_to_num() for m in columns]
-    overlap = torch.stack([m.mT @ m for m in cosines]).prod(0).abs()
-    order = overlap.triu(1).flatten().argsort(descending=True).tolist()
-    for place in order:
-        pair = divmod(place, len(size))
-        if overlap[pair] < _LEAST_OVERLAP:
-            return
-        if bool(alive[pair[0]] & alive[pair[1]]):
-            yield (pair[0], pair[1]) if size[pair[0]] >= size[pair[1]] else (pair[1], pair[0])
+def _combined(matrix: Tensor, chosen: list[int], weight: Tensor) -> Tensor:
+    """The matrix with combinations of the chosen columns in the place of all of them but the last, which is emptied."""
+    matrix = matrix.clone()
+    matrix[:, chosen] = matrix[:, chosen] @ torch.cat((weight, torch.zeros_like(weight[:, :1])), 1)
+    return matrix
 
 
-def _merged(pair: Arrays, noise: Arrays) -> list[Tensor] | None:
-    """Weights (2,) per mode of the component nearest to the sum of two, if it is so within their noise.
+def _neighbours(columns: Arrays, small: int, alive: Tensor) -> list[int]:
+    """The live components whose directions are nearest to that of one of them."""
+    directions = [(matrix / matrix.norm(dim=0)).nan_to_num() for matrix in columns]
+    overlap = torch.stack([matrix.mT @ matrix[:, small] for matrix in directions]).prod(0).abs() * alive
+    overlap[small] = 0.0
+    return [k for k in overlap.argsort(descending=True)[:_NEIGHBOURS].tolist() if overlap[k] > 0]
 
-    The nearest component ``x_1 ⊗ x_2 ⊗ …`` is found by power iteration, ``x_n ∝ Σ_k a_kn Π_{m≠n} ⟨a_km, x_m⟩``, so
-    it is a combination of the two in every mode: all of it happens in their Gram matrices.
+
+def _fit(chosen: Arrays, limit: float) -> Arrays | None:
+    """Weights (K + 1, K) per mode of K components whose sum is within ``limit``, squared, of the K + 1 chosen ones.
+
+    They are found by alternating least squares from the first K: the components ``X_n = A_n W_n`` have
+    ``W_n = Π_{m≠n} A_mᵀ X_m · (Π_{m≠n} X_mᵀ X_m)⁻¹``, so all of it happens in the Gram matrices ``A_nᵀ A_n``.
     """
-    grams = [matrix.mT @ matrix for matrix in pair]  # (2, 2) each
-    weights = [torch.tensor([1.0, 0.0], dtype=torch.float64) / gram[0, 0].sqrt() for gram in grams]
-    size = torch.zeros((), dtype=torch.float64)
-    for _ in range(_POWER_ITERATIONS):
-        for n, gram in enumerate(grams):
-            inner = torch.stack([g @ w for m, (g, w) in enumerate(zip(grams, weights, strict=True)) if m != n])
-            new = inner.prod(0)
-            size = (new @ gram @ new).sqrt()
-            weights[n] = new / size
-    whole = torch.stack(grams).prod(0).sum()  # ‖a_1 + a_2‖²
-    power = torch.stack([gram.diagonal() for gram in grams])
-    # Σ_k Π_n (‖μ_kn‖² + Σσ²_kn) − Π_n ‖μ_kn‖²: the variance of all entries of both components
-    variance = ((power + torch.stack(noise)).prod(0) - power.prod(0)).sum()
-    if whole - size.square() >= variance:
-        return None
-    # spread the size over the modes as the larger component does
-    growth = (size / power[:, 0].prod().sqrt()) ** (1.0 / len(grams))
-    return [w * gram[0, 0].sqrt() * growth for w, gram in zip(weights, grams, strict=True)]
+    grams = torch.stack([matrix.mT @ matrix for matrix in chosen])  # (modes, K + 1, K + 1)
+    weights = torch.eye(grams.shape[1], dtype=torch.float64)[:, :-1].repeat(len(chosen), 1, 1)
+    for _ in range(_SWEEPS):
+        for n in range(len(chosen)):
+            others = [m for m in range(len(chosen)) if m != n]
+            crossed, inner = _crossed(grams[others], weights[others]), _inner(grams[others], weights[others])
+            weights[n] = crossed @ torch.linalg.pinv(inner, hermitian=True)
+    # ‖A − X‖² = ‖A‖² − 2 ⟨A, X⟩ + ‖X‖²
+    distance = grams.prod(0).sum() - 2.0 * _crossed(grams, weights).sum() + _inner(grams, weights).sum()
+    return _balanced(grams, weights) if distance < limit else None
+
+
+def _crossed(grams: Tensor, weights: Tensor) -> Tensor:
+    """``Π_m A_mᵀ X_m`` (K + 1, K)."""
+    return (grams @ weights).prod(0)
+
+
+def _inner(grams: Tensor, weights: Tensor) -> Tensor:
+    """``Π_m X_mᵀ X_m`` (K, K)."""
+    return (weights.mT @ grams @ weights).prod(0)
+
+
+def _balanced(grams: Tensor, weights: Tensor) -> Arrays:
+    """The same components, their sizes spread over the modes as before."""
+    before = grams.diagonal(dim1=1, dim2=2)[:, :-1].sqrt()  # (modes, K)
+    now = (weights.mT @ grams @ weights).diagonal(dim1=1, dim2=2).sqrt()
+    growth = (now.prod(0) / before.prod(0)) ** (1.0 / len(grams))
+    return list(weights * (before * growth / now).nan_to_num()[:, None])
 
 
 # Both ---------------------------------------------------------------------------------------------------
@@ -211,7 +223,7 @@ def _moments(tensor: BayesianTensor) -> tuple[Arrays, Arrays]:
 
 
 def _transform(tensor: BayesianTensor, group: RankGroup, change: Sequence[Tensor]) -> None:
-    """Multiply the means along each axis of the group with its matrix. Merged components keep their spread."""
+    """Multiply the means along each axis of the group with its matrix. Components of CP keep their spread."""
     posterior = _posterior(tensor)
     means, variances = _moments(tensor)
     for (factor, axis), matrix in zip(group.axes, change, strict=True):
