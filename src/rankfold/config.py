@@ -170,6 +170,12 @@ class TTM(TensorConfig):
         return Folding(outputs.size, (*outputs.dims, 1))
 
 
+def check_config(config: object) -> None:
+    """Refuse anything but a config, such as the name of a format."""
+    if not isinstance(config, TensorConfig):
+        raise TypeError(f"a config must be an instance such as rankfold.TTM(max_rank=20), got {config!r}")
+
+
 def default_order(size: int) -> int:
     """How many modes a side of ``size`` gets: modes of about 24, at most three."""
     return min(3, max(1, round(math.log(size) / math.log(24))))

@@ -12,6 +12,7 @@ from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
+from transformers.pytorch_utils import Conv1D
 
 import rankfold as rf
 from rankfold.bayesian_tensor import BayesianTensor
@@ -37,6 +38,7 @@ class Case:
 
 CASES = {
     "linear": Case(Linear, lambda: nn.Linear(14, 11), lambda: torch.randn(2, 3, 14)),
+    "linear of transformers": Case(Linear, lambda: Conv1D(11, 14), lambda: torch.randn(2, 3, 14)),
     "embedding": Case(Embedding, lambda: nn.Embedding(23, 10, 2), lambda: torch.randint(23, (4, 3))),
     "bag": Case(EmbeddingBag, lambda: nn.EmbeddingBag(23, 10, padding_idx=2), lambda: torch.randint(23, (4, 3))),
     "conv1d": Case(Conv1d, lambda: nn.Conv1d(5, 7, 3), lambda: torch.randn(2, 5, 6)),
@@ -121,9 +123,38 @@ def test_weight_has_the_layout_of_torch(case, config):
     layer = case.layer(config)
     if isinstance(layer, TensorizedLayer):
         assert layer.weight.shape == case.dense().weight.shape
+    assert type(layer.to_dense()) is type(case.dense())
     assert {name: p.shape for name, p in layer.to_dense().named_parameters()} == {
         name: p.shape for name, p in case.dense().named_parameters()
     }
+
+
+@cases
+def test_another_layer_is_refused(case):
+    wrong = nn.Linear(4, 4) if case.twin is not Linear else nn.Conv2d(3, 3, 3)
+    with pytest.raises(TypeError, match=rf"expected a torch.nn.*, got {type(wrong).__name__}; .*tensorize_"):
+        case.twin.from_dense(wrong, rf.CP(2))
+
+
+@cases
+def test_the_name_of_a_format_is_no_config(case):
+    with pytest.raises(TypeError, match=r"a config must be an instance such as rankfold.TTM\(max_rank=20\), got 'ttm'"):
+        case.twin.from_dense(case.dense(), "ttm")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Linear(4, 4, config="ttm"),
+        lambda: Embedding(4, 4, config="ttm"),
+        lambda: EmbeddingBag(4, 4, config="ttm"),
+        lambda: Conv1d(4, 4, 3, config="ttm"),
+        lambda: Conv2d(4, 4, 3, config="ttm"),
+    ],
+)
+def test_the_name_of_a_format_makes_no_layer(make):
+    with pytest.raises(TypeError, match=r"a config must be an instance .*, got 'ttm'"):
+        make()
 
 
 # Gradients --------------------------------------------------------------------------------------------

@@ -131,6 +131,13 @@ def test_hugging_face_generates():
     torch.testing.assert_close(model.generate(prompt, **options), dense.generate(prompt, **options))
 
 
+def test_hugging_face_reads_what_the_dense_copy_writes(tmp_path):
+    model = tensorize_(gpt2(), TTM(4)).eval()
+    to_dense(model).save_pretrained(tmp_path)
+    read = type(model).from_pretrained(tmp_path).eval()
+    torch.testing.assert_close(read(tokens()).logits, model(tokens()).logits, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["gpt2", "bert", "text with LSTM"])
 def test_states_travel(name):
     case = CASES[name]

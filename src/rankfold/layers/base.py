@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rankfold.bayesian_tensor import BayesianTensor, describe
 from rankfold.bayesian_vector import BayesianVector
-from rankfold.config import TensorConfig
+from rankfold.config import TensorConfig, check_config
 from rankfold.posterior import INITIAL_STD_RATIO
 
 
@@ -74,6 +74,14 @@ class TensorizedLayer(DenseTwin):
         return f"{type(self).__name__}({self.extra_repr()}, {describe(self.tensor.format)}{mode})"
 
 
+def wrong_layer(dense: object, expected: str) -> TypeError:
+    """The error for a layer that a ``from_dense`` does not stand in for."""
+    return TypeError(
+        f"expected {expected}, got {type(dense).__name__}; every layer has a class of its own in rankfold, and "
+        f"rankfold.tensorize_(model, config) finds it"
+    )
+
+
 def uniform_std(fan_in: int) -> float:
     """Standard deviation of torch.nn's default weights, uniform on ±1/√fan_in."""
     return 1.0 / math.sqrt(3.0 * fan_in)
@@ -93,6 +101,7 @@ def like_dense(config: TensorConfig, weight: Tensor, default_std: float) -> Tens
 
     A weight on the meta device has no values; then it is torch.nn's default.
     """
+    check_config(config)
     if config.init_std is not None:
         return config
     if weight.is_meta or weight.numel() < 2:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rankfold.bayesian_tensor import BayesianTensor
-from rankfold.config import TensorConfig
+from rankfold.config import TensorConfig, check_config
 from rankfold.convolution import build_kernels, chain_is_cheaper, stages
 from rankfold.layers.base import (
     TensorizedLayer,
@@ -21,6 +21,7 @@ from rankfold.layers.base import (
     posterior_mean,
     real_device,
     uniform_std,
+    wrong_layer,
 )
 
 Size = int | tuple[int, ...]
@@ -57,6 +58,7 @@ class _Convolution(TensorizedLayer):
         matrix: Tensor | None = None,
     ) -> None:
         super().__init__()
+        check_config(config)
         # a torch.nn layer without storage checks the arguments and gives every size its tuple
         dense = _DENSE[self.dimensions](
             in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, "meta"
@@ -125,7 +127,7 @@ class _Convolution(TensorizedLayer):
         cls, dense: nn.Module, config: TensorConfig, *, trained: bool = False, device: torch.device | None = None
     ) -> Self:
         if not isinstance(dense, (nn.Conv1d, nn.Conv2d)) or len(dense.kernel_size) != cls.dimensions:
-            raise TypeError(f"expected a torch.nn.{cls.__name__}, got {type(dense).__name__}")
+            raise wrong_layer(dense, f"a torch.nn.{cls.__name__}")
         matrix = dense.weight.flatten(1).T
         layer = cls(
             dense.in_channels,

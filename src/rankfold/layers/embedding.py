@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rankfold.bayesian_tensor import BayesianTensor
-from rankfold.config import TensorConfig
+from rankfold.config import TensorConfig, check_config
 from rankfold.layers.bags import pooled_rows
-from rankfold.layers.base import TensorizedLayer, like_dense, posterior_mean, real_device
+from rankfold.layers.base import TensorizedLayer, like_dense, posterior_mean, real_device, wrong_layer
 from rankfold.layers.row_checks import check_index, check_mode, positive_row, refuse_row_options
 
 # Standard deviation of torch.nn's default embeddings.
@@ -35,6 +35,7 @@ class _Table(TensorizedLayer):
         matrix: Tensor | None,
     ) -> None:
         super().__init__()
+        check_config(config)
         self.num_embeddings = num_embeddings
         self.embedding_dim = embedding_dim
         self.padding_idx = positive_row(padding_idx, num_embeddings)
@@ -128,7 +129,7 @@ class Embedding(_Table):
         cls, dense: nn.Module, config: TensorConfig, *, trained: bool = False, device: torch.device | None = None
     ) -> Self:
         if not isinstance(dense, nn.Embedding):
-            raise TypeError(f"expected a torch.nn.Embedding, got {type(dense).__name__}")
+            raise wrong_layer(dense, "a torch.nn.Embedding")
         weight = dense.weight
         return cls(
             dense.num_embeddings,
@@ -253,7 +254,7 @@ class EmbeddingBag(_Table):
         cls, dense: nn.Module, config: TensorConfig, *, trained: bool = False, device: torch.device | None = None
     ) -> Self:
         if not isinstance(dense, nn.EmbeddingBag):
-            raise TypeError(f"expected a torch.nn.EmbeddingBag, got {type(dense).__name__}")
+            raise wrong_layer(dense, "a torch.nn.EmbeddingBag")
         weight = dense.weight
         return cls(
             dense.num_embeddings,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rankfold.bayesian_tensor import BayesianTensor
-from rankfold.config import TensorConfig
+from rankfold.config import TensorConfig, check_config
 from rankfold.layers.base import (
     TensorizedLayer,
     copy_bias_,
@@ -17,7 +17,11 @@ from rankfold.layers.base import (
     posterior_mean,
     real_device,
     uniform_std,
+    wrong_layer,
 )
+
+# Standard deviation of the default weights of transformers' Conv1D.
+_CONV1D_STD = 0.02
 
 
 @final
@@ -29,6 +33,10 @@ class Linear(TensorizedLayer):
         matrix: start from this dense ``A`` instead of from random factors.
 
     Shape: (*, in_features) to (*, out_features).
+
+    Attributes:
+        transposed: its weight is the transpose of ``tensor``, which belongs to an embedding.
+        inputs_first: it stands in for the ``Conv1D`` of transformers, which stores its weight (in, out).
 
     >>> import rankfold as rf
     >>> rf.Linear(784, 512, config=rf.TTM(max_rank=20))(torch.randn(3, 784)).shape
@@ -47,10 +55,12 @@ class Linear(TensorizedLayer):
         matrix: Tensor | None = None,
     ) -> None:
         super().__init__()
+        check_config(config)
         self.in_features = in_features
         self.out_features = out_features
         self.config = config
         self.transposed = False
+        self.inputs_first = False
         std = config.init_std or uniform_std(in_features)
         self.tensor = BayesianTensor(
             config.build(in_features, out_features), config, std, matrix=matrix, device=device, dtype=dtype
@@ -69,7 +79,8 @@ class Linear(TensorizedLayer):
     @property
     def weight(self) -> Tensor:
         matrix = self.tensor.matrix()
-        return matrix if self.transposed else matrix.T  # (out_features, in_features)
+        # (out_features, in_features), for a Conv1D the other way round
+        return matrix if self.transposed or self.inputs_first else matrix.T
 
     def tie_(self, tensor: BayesianTensor, *, transposed: bool) -> None:
         """Share the tensor of another layer, as its transpose when the other is an embedding."""
@@ -80,38 +91,44 @@ class Linear(TensorizedLayer):
     def from_dense(
         cls, dense: nn.Module, config: TensorConfig, *, trained: bool = False, device: torch.device | None = None
     ) -> Self:
-        matrix, bias = matrix_and_bias(dense)
+        inputs_first = is_transformers_conv1d(dense)
+        if not inputs_first and not isinstance(dense, nn.Linear):
+            raise wrong_layer(dense, "a torch.nn.Linear")
+        weight, bias = dense.get_parameter("weight"), dense._parameters.get("bias")
+        matrix = weight if inputs_first else weight.T  # (in, out)
         layer = cls(
             matrix.shape[0],
             matrix.shape[1],
             bias=bias is not None,
             device=real_device(matrix, device),
             dtype=matrix.dtype,
-            config=like_dense(config, matrix, uniform_std(matrix.shape[0])),
+            config=like_dense(config, matrix, _CONV1D_STD if inputs_first else uniform_std(matrix.shape[0])),
             matrix=matrix if trained else None,
         )
         copy_bias_(layer.bias_vector, bias)
+        layer.inputs_first = inputs_first
         return layer
 
-    def to_dense(self) -> nn.Linear:
+    def to_dense(self) -> nn.Module:
+        dense = self._without_storage()
         with torch.no_grad(), posterior_mean(self):
-            weight, bias = self.weight, self.bias
-            dense = nn.Linear(self.in_features, self.out_features, bias is not None, weight.device, weight.dtype)
-            dense.weight.copy_(weight)
-            if bias is not None:
-                dense.bias.copy_(bias)
+            dense.register_parameter("weight", nn.Parameter(self.weight.clone(memory_format=torch.contiguous_format)))
+            dense.register_parameter("bias", None if self.bias is None else nn.Parameter(self.bias.clone()))
         return dense
+
+    def _without_storage(self) -> nn.Module:
+        """The layer it stands in for, on the meta device."""
+        if not self.inputs_first:
+            return nn.Linear(self.in_features, self.out_features, self.bias_vector is not None, "meta")
+        from transformers.pytorch_utils import Conv1D
+
+        with torch.device("meta"):
+            return Conv1D(self.out_features, self.in_features)  # type: ignore[no-untyped-call]
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias_vector is not None}"
 
 
-def is_transformers_conv1d(module: nn.Module) -> bool:
+def is_transformers_conv1d(module: object) -> bool:
     """Whether this is Hugging Face's ``Conv1D``, a linear layer with its weight stored (in, out)."""
     return type(module).__name__ == "Conv1D" and type(module).__module__ == "transformers.pytorch_utils"
-
-
-def matrix_and_bias(dense: nn.Module) -> tuple[Tensor, Tensor | None]:
-    """``A`` (in, out) and the bias of a linear layer of torch.nn or transformers."""
-    weight, bias = dense.get_parameter("weight"), dense._parameters.get("bias")
-    return (weight if is_transformers_conv1d(dense) else weight.T), bias

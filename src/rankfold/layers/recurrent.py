@@ -21,6 +21,7 @@ from rankfold.layers.base import (
     posterior_mean,
     real_device,
     uniform_std,
+    wrong_layer,
 )
 
 Hidden = Tensor | tuple[Tensor, Tensor]
@@ -69,7 +70,7 @@ class Recurrent(DenseTwin):
     ) -> None:
         super().__init__()
         if not isinstance(dense, nn.RNNBase):
-            raise TypeError(f"expected a torch.nn.LSTM, GRU or RNN, got {type(dense).__name__}")
+            raise wrong_layer(dense, "a torch.nn.LSTM, GRU or RNN")
         self.config = config
         self.mode = dense.mode
         self.input_size = dense.input_size

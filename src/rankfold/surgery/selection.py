@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from rankfold.config import TensorConfig
+from rankfold.config import TensorConfig, check_config
 from rankfold.layers import DenseTwin
 from rankfold.layers.linear import is_transformers_conv1d
 from rankfold.surgery.dense_layers import (
@@ -114,8 +114,8 @@ def _check_arguments(model: nn.Module, config: object, overrides: Overrides | No
     if config is None and not overrides:
         raise ValueError("config is None; give one, such as rankfold.TTM(max_rank=20), or name layers in overrides")
     for given in (config, *(overrides or {}).values()):
-        if given is not None and not isinstance(given, TensorConfig):
-            raise TypeError(f"a config must be an instance such as rankfold.TTM(max_rank=20), got {given!r}")
+        if given is not None:
+            check_config(given)
 
 
 def _patterns(filter_fn: LayerFilter | None) -> list[str]:

@@ -207,7 +207,7 @@ def _tie_weights(pairs: Sequence[tuple[DenseTwin, nn.Module]]) -> None:
     # a bag with a padding row holds zeros there, so another layer's weight goes first
     for layer, dense in sorted(pairs, key=lambda pair: isinstance(pair[0], EmbeddingBag)):
         if isinstance(layer, TensorizedLayer):
-            outputs_first = isinstance(layer, Linear) and not layer.transposed
+            outputs_first = isinstance(layer, Linear) and not (layer.transposed or layer.inputs_first)
             weight = shared.setdefault((layer.tensor, outputs_first), dense.get_parameter("weight"))
             dense.register_parameter("weight", weight)
 
