@@ -1,5 +1,6 @@
 """A captured step does what the step does. (The graph itself needs a GPU; here the CPU path.)"""
 
+import pytest
 import torch
 
 import rankfold as rf
@@ -25,3 +26,10 @@ def test_on_the_cpu_a_captured_step_is_the_step() -> None:
         losses.append([float(run(torch.randn(6, 12))) for _ in range(30)])
         assert ranks.num_steps == 30
     assert losses[0] == losses[1]
+
+
+def test_what_is_no_step_or_rank_determination_is_named() -> None:
+    with pytest.raises(TypeError, match="step must be a function that runs one training step, got 3"):
+        rf.CapturedStep(3)
+    with pytest.raises(TypeError, match=r"ranks must be a rankfold.RankDetermination, or None, got 4"):
+        rf.CapturedStep(print, 4)

@@ -1,6 +1,7 @@
 """The objective's KL, the warm-up, the closed-form half step, the schedule and its safeguards."""
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -195,6 +196,22 @@ def test_training_can_be_resumed() -> None:
         make(total_steps=100)[1].load_state_dict(ranks.state_dict())
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: {"x": 1}, r"expected what ranks.state_dict\(\) returns, with .*'num_steps'.*, got \['x'\]"),
+        (lambda state: 3, "got int"),
+        (lambda state: {**state, "streaks": {}}, "of another model: 0.tensor is in only one of the two"),
+    ],
+)
+def test_a_state_of_something_else_is_refused_and_changes_nothing(change: Callable, message: str) -> None:
+    model, ranks = make(total_steps=100)
+    train_step(model, ranks)
+    with pytest.raises(ValueError, match=message):
+        ranks.load_state_dict(change({**ranks.state_dict(), "num_steps": 7}))
+    assert ranks.num_steps == 1
+
+
 def test_a_resumed_run_ends_as_an_uninterrupted_one() -> None:
     ends = []
     for interrupted in (False, True):
@@ -265,12 +282,44 @@ def test_broken_numbers_are_found_at_the_last_step_too() -> None:
         train_step(model, ranks)
 
 
-def test_an_optimizer_whose_state_cannot_be_cut_is_refused_at_the_first_step() -> None:
+@pytest.mark.parametrize("kind", [torch.optim.Adafactor, torch.optim.LBFGS])
+def test_an_optimizer_whose_state_cannot_be_cut_is_refused(kind: type[torch.optim.Optimizer]) -> None:
     model = make_model()
-    optimizer = torch.optim.Adafactor(rf.param_groups(model))
-    ranks = rf.RankDetermination(model, optimizer, num_data=100, total_steps=20)
-    with pytest.raises(TypeError, match="Adafactor keeps a state"):
+    with pytest.raises(TypeError, match=f"{kind.__name__} keeps state that is not shaped like its parameters"):
+        rf.RankDetermination(model, kind(model.parameters()), num_data=100, total_steps=20)
+    rf.RankDetermination(model, kind(model.parameters()), num_data=100, total_steps=20, pruning=rf.Pruning(at=()))
+
+
+def test_it_is_accepted_for_what_stays_dense() -> None:
+    model = nn.Sequential(make_model(), nn.Linear(2, 2))
+    optimizers = [torch.optim.Adam(rf.param_groups(model[0])), torch.optim.LBFGS(model[1].parameters())]
+    rf.RankDetermination(model, optimizers, num_data=100, total_steps=20)
+
+
+def test_an_optimizer_with_unknown_state_is_refused_at_the_first_step() -> None:
+    class Odd(torch.optim.SGD):
+        def step(self, closure=None):
+            for parameter in self.param_groups[0]["params"]:
+                self.state[parameter]["history"] = torch.zeros(2, *parameter.shape)
+
+    model = make_model()
+    ranks = rf.RankDetermination(model, Odd(model.parameters()), num_data=100, total_steps=20)
+    with pytest.raises(TypeError, match="Odd keeps a state 'history' that is not shaped like"):
         train_step(model, ranks)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adadelta", "Adagrad", "RMSprop", "Rprop", "ASGD"],
+)
+def test_optimizers_whose_state_is_cut_along(kind: str) -> None:
+    model = make_model()
+    optimizer = getattr(torch.optim, kind)(rf.param_groups(model, lr=1e-3))
+    ranks = rf.RankDetermination(model, optimizer, 100, 20, pruning=rf.Pruning(at=(1.0,)))
+    train_step(model, ranks)
+    ranks.prune(rf.VarianceRule(float(ranks.tensors["0.tensor"].variance.median())))
+    train_step(model, ranks)
+    assert len(ranks.history) == 1
 
 
 @pytest.mark.parametrize(
@@ -282,8 +331,9 @@ def test_an_optimizer_whose_state_cannot_be_cut_is_refused_at_the_first_step() -
         ({"total_steps": 0}, "total_steps must be a positive integer, got 0"),
         ({"total_steps": None}, "give total_steps"),
         ({"warmup_steps": 30}, r"warmup_steps \(30\) cannot exceed total_steps \(20\)"),
-        ({"kl_weight": -1.0}, "kl_weight must be at least 0, got -1.0"),
-        ({"kl_weight": float("nan")}, "kl_weight must be at least 0, got nan"),
+        ({"kl_weight": -1.0}, "kl_weight must be at least 0 and finite, got -1.0"),
+        ({"kl_weight": float("nan")}, "kl_weight must be at least 0 and finite, got nan"),
+        ({"kl_weight": float("inf")}, "kl_weight must be at least 0 and finite, got inf"),
         ({"step_size": 0.0}, r"step_size must be in \(0, 1\], got 0.0"),
         ({"check_every": 0}, "check_every must be a positive integer, got 0"),
     ],
@@ -313,8 +363,9 @@ def test_bad_pruning_options_are_named(options: dict, message: str) -> None:
 def test_pruning_that_would_never_happen_is_refused() -> None:
     with pytest.raises(ValueError, match=r"all moments of pruning .* lie before the warm-up ends, at 0.3"):
         make(pruning=rf.Pruning(at=(0.1, 0.2)))
-    with pytest.raises(TypeError, match=r"pruning must be a rankfold.Pruning\(...\), got 0.5"):
-        make(pruning=0.5)
+    for wrong in (0.5, None):
+        with pytest.raises(TypeError, match=rf"pruning must be .* Pruning\(at=\(\)\) to cut nothing, got {wrong}"):
+            make(pruning=wrong)
 
 
 def test_what_is_no_model_or_optimizer_is_named() -> None:

@@ -45,6 +45,10 @@ class CapturedStep:
     """
 
     def __init__(self, step: Callable[..., Tensor], ranks: RankDetermination | None = None) -> None:
+        if not callable(step):
+            raise TypeError(f"step must be a function that runs one training step, got {step!r}")
+        if ranks is not None and not isinstance(ranks, RankDetermination):
+            raise TypeError(f"ranks must be a rankfold.RankDetermination, or None, got {ranks!r}")
         self._step = step
         self._ranks = ranks
         self._forget()

@@ -23,8 +23,8 @@ from rankfold.order import StepOrder, check_mode, warn_past_the_end
 from rankfold.parameters import check_optimizers
 from rankfold.posterior import joint_kl, sum_of
 from rankfold.pruning.cutting import PruneResult, cut_dead_ranks, optimizers_of, same_in_copies
-from rankfold.pruning.optimizer_state import check_state
-from rankfold.pruning.patience import RankWatch
+from rankfold.pruning.optimizer_state import check_kind, check_state
+from rankfold.pruning.patience import RankWatch, check_saved
 from rankfold.pruning.redundancy import simplify_
 from rankfold.pruning.rules import PruningRule, default_rule
 from rankfold.schedule import Pruning, Schedule, check_positive
@@ -58,7 +58,7 @@ class RankDetermination:
             counts 3/2 w times; after that w/2 times, or half if w is larger than 1.
         warmup_steps: e_w, steps until β is at its highest; 0.3 of ``total_steps`` if left out.
         step_size: γ of the incremental update of λ.
-        pruning: when and how ranks are cut during training.
+        pruning: when and how ranks are cut during training; ``Pruning(at=())`` never cuts them.
         copies: averaged copies of the model (EMA), cut together with it.
         check_every: steps between looks for NaN and infinity.
         snapshots: keep the last good state, for ``restore()``.
@@ -81,7 +81,7 @@ class RankDetermination:
         kl_weight: float = 1.0,
         warmup_steps: int | None = None,
         step_size: float = 0.9,
-        pruning: Pruning | None = None,
+        pruning: Pruning = Pruning(),
         copies: Sequence[nn.Module] = (),
         check_every: int = 100,
         snapshots: bool = True,
@@ -98,8 +98,10 @@ class RankDetermination:
         check_optimizers(model, self.optimizers)
         self.num_data = num_data
         self.step_size = step_size
-        self.schedule = Schedule(total_steps, warmup_steps, pruning or Pruning(), kl_weight)
-        self.rule = self.schedule.pruning.rule
+        self.schedule = Schedule(total_steps, warmup_steps, pruning, kl_weight)
+        if pruning.at:
+            check_kind(self.optimizers, self._factor_parameters())
+        self.rule = pruning.rule
         self.copies = tuple(copies)
         self.check_every = check_every
         self.process_group = process_group
@@ -183,7 +185,7 @@ class RankDetermination:
         """
         self.num_steps += 1
         if self.num_steps == 1 and self.schedule.pruning.at:
-            check_state(self.optimizers, (p for t in self.tensors.values() for p in t.parameters()))
+            check_state(self.optimizers, self._factor_parameters())
         if self.num_steps % self.check_every == 0 or self.schedule.changes_factors_at(self.num_steps):
             self._health.check(self.num_steps)
         warn_past_the_end(self.num_steps, self.schedule.total_steps)
@@ -218,6 +220,7 @@ class RankDetermination:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state``; load the model's own state first, since ranks must match."""
+        check_saved(state, self.state_dict())
         self.num_steps = state["num_steps"]
         self._steps_on_device.fill_(self.num_steps)
         self._set_beta()
@@ -231,6 +234,9 @@ class RankDetermination:
         return f"RankDetermination(step {self.num_steps} of {total}, β {float(self.beta):.2f}, ranks {ranks})"
 
     # Inside ---------------------------------------------------------------------------------------
+
+    def _factor_parameters(self) -> list[nn.Parameter]:
+        return [parameter for tensor in self.tensors.values() for parameter in tensor.parameters()]
 
     def _set_beta(self) -> None:
         self.schedule.beta(self._steps_on_device, out=self.beta)

@@ -7,6 +7,7 @@ larger than 1, and the model that is left fits the data more closely than the bo
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -82,9 +83,11 @@ class Schedule:
         if self.warmup_steps is None and self.total_steps is None:
             raise ValueError("give total_steps (the warm-up is 0.3 of it), or warmup_steps")
         if not isinstance(self.pruning, Pruning):
-            raise TypeError(f"pruning must be a rankfold.Pruning(...), got {self.pruning!r}")
-        if not self.kl_weight >= 0:
-            raise ValueError(f"kl_weight must be at least 0, got {self.kl_weight!r}")
+            raise TypeError(
+                f"pruning must be a rankfold.Pruning(...), such as Pruning(at=()) to cut nothing, got {self.pruning!r}"
+            )
+        if not 0 <= self.kl_weight < math.inf:
+            raise ValueError(f"kl_weight must be at least 0 and finite, got {self.kl_weight!r}")
         if self.total_steps is None:
             return
         if self.warmup > self.total_steps:

@@ -193,8 +193,12 @@ def test_what_the_trainer_does_not_know_is_asked_for(lightning, tmp_path):
 def test_mistakes_are_named(lightning, tmp_path):
     from rankfold.integrations.lightning import RankDeterminationCallback
 
-    with pytest.raises(TypeError, match="klweight"):
+    with pytest.raises(
+        TypeError, match=r"RankDeterminationCallback has no option 'klweight'; did you mean 'kl_weight'"
+    ):
         RankDeterminationCallback(klweight=2.0)
+    with pytest.raises(TypeError, match=r"no option 'model'; options are kl_weight, warmup_steps, .*process_group"):
+        RankDeterminationCallback(model=None)
     module = make_module(lightning)
     module.net = nn.Sequential(nn.Linear(12, 2))
     with pytest.raises(ValueError, match=r"no tensorized layer; call rankfold.tensorize_"):

@@ -170,10 +170,28 @@ def test_labels_are_counted_and_ignored_ones_left_out():
     def loader(data, collate=default_data_collator):
         return torch.utils.data.DataLoader(data, batch_size=4, collate_fn=collate)
 
-    assert count_terms(loader(Sentences())) == EXAMPLES * LENGTH
-    assert count_terms(loader(Sentences(masked=True))) == EXAMPLES * LENGTH // 2
+    model = make_model()
+    assert count_terms(loader(Sentences()), model) == EXAMPLES * LENGTH
+    assert count_terms(loader(Sentences(masked=True)), model) == EXAMPLES * LENGTH // 2
     classes = [{"x": torch.randn(3), "label": n % 2} for n in range(100)]
-    assert count_terms(loader(classes)) == 100
+    assert count_terms(loader(classes), model) == 100
+
+
+def make_llama() -> nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=32, **sizes, bos_token_id=0, eos_token_id=0))
+
+
+@pytest.mark.parametrize(("make", "labels"), [(make_model, LENGTH), (make_llama, LENGTH - 1)])
+def test_labels_are_counted_as_the_trainer_counts_them(tmp_path, make, labels):
+    from rankfold.integrations.transformers import RankDeterminationCallback, count_terms
+
+    trainer = make_trainer(make(), RankDeterminationCallback(), tmp_path)
+    loader = trainer.get_train_dataloader()
+    _, counted = trainer.get_batch_samples(iter(loader), len(loader), torch.device("cpu"))
+    assert count_terms(loader, trainer.model) == counted == EXAMPLES * labels
 
 
 def test_mistakes_are_named(tmp_path):
@@ -181,7 +199,9 @@ def test_mistakes_are_named(tmp_path):
 
     from rankfold.integrations.transformers import RankDeterminationCallback
 
-    with pytest.raises(TypeError, match="klweight"):
+    with pytest.raises(
+        TypeError, match=r"RankDeterminationCallback has no option 'klweight'; did you mean 'kl_weight'"
+    ):
         RankDeterminationCallback(klweight=2.0)
     sizes = {"vocab_size": 32, "n_positions": 8, "n_embd": 16, "n_layer": 1, "n_head": 2}
     dense = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))

@@ -9,7 +9,7 @@ import rankfold as rf
 from rankfold.bayesian_tensor import BayesianTensor
 from rankfold.config import TensorConfig
 from rankfold.pruning.averaging import TwoWindows, WindowAverage
-from rankfold.pruning.rules import InformationRule, RelativeNormRule, VarianceRule, slice_information
+from rankfold.pruning.rules import InformationRule, PruningRule, RelativeNormRule, VarianceRule, slice_information
 
 CONFIGS: list[TensorConfig] = [
     rf.CP(4, in_dims=(4, 5), out_dims=(3, 2)),
@@ -135,12 +135,25 @@ def test_norm_rule_finds_a_weight_that_vanished_as_a_whole() -> None:
     assert all(group.all() for group in RelativeNormRule().dead(tensor))
 
 
+@pytest.mark.parametrize("value", [-3, 0.0, float("nan"), "3"])
+@pytest.mark.parametrize(
+    ("rule", "option"),
+    [
+        (InformationRule, "nats"),
+        (InformationRule, "signal_to_noise"),
+        (RelativeNormRule, "tolerance"),
+        (VarianceRule, "epsilon"),
+    ],
+)
+def test_limits_must_be_positive(rule: type[PruningRule], option: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"{option} must be positive, got {value!r}"):
+        rule(**{option: value})
+
+
 def test_variance_rule_is_the_papers() -> None:
     tensor = make_tensor(CONFIGS[0])
     tensor.variance.copy_(torch.tensor([1e-1, 1e-6, 1e-3, 1e-9]))
     assert VarianceRule(1e-5).dead(tensor)[0].tolist() == [False, True, False, True]
-    with pytest.raises(ValueError, match="epsilon must be positive, got 0"):
-        VarianceRule(0.0)
 
 
 # Real training ------------------------------------------------------------------------------------

@@ -326,6 +326,7 @@ def refused_layer() -> nn.Module:
         ),
         (lambda: nn.Linear(4, 4), CP(2), {}, "cannot be replaced in place"),
         (mlp, CP(2), {"filter_fn": lambda module, name: False}, "no layer would be tensorized"),
+        (mlp, CP(2), {"filter_fn": nn.LSTM}, "the model has no LSTM, which filter_fn asks for"),
         (lambda: tensorize_(mlp(), CP(2), nn.Linear), CP(2), {}, r"at 1, 3; leave it as it is, or .* by filter_fn\.$"),
         (
             lambda: tensorize_(mlp(), CP(2), "1"),
@@ -341,6 +342,14 @@ def test_refusals_change_nothing(build, config, arguments, message):
     with pytest.raises(ValueError, match=message):
         tensorize_(model, config, **arguments)
     assert_unchanged(model, before)
+
+
+@pytest.mark.parametrize(
+    "surgery", [lambda model: tensorize_(model, CP(2)), lambda model: rf.plan(model, CP(2)), to_dense]
+)
+def test_what_is_no_model_is_named(surgery):
+    with pytest.raises(TypeError, match=r"model must be a torch.nn.Module, got list"):
+        surgery([1])
 
 
 def test_a_failure_while_building_changes_nothing():

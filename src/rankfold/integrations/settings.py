@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import math
 from collections.abc import Sequence, Sized
@@ -12,6 +13,9 @@ from torch.optim import Optimizer
 
 from rankfold.accounting import accounting
 from rankfold.rank_determination import RankDetermination
+
+# Those of a RankDetermination besides the model, the optimizer, num_data and total_steps.
+OPTIONS = tuple(inspect.signature(RankDetermination).parameters)[4:]
 
 Readings = dict[str, float]
 
@@ -27,7 +31,11 @@ class Settings:
     """
 
     def __init__(self, num_data: int | None, total_steps: int | None, options: dict[str, Any]) -> None:
-        inspect.signature(RankDetermination).bind(None, None, num_data, total_steps, **options)
+        for name in options:
+            if name not in OPTIONS:
+                close = difflib.get_close_matches(name, OPTIONS, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"options are {', '.join(OPTIONS)}"
+                raise TypeError(f"RankDeterminationCallback has no option {name!r}; {hint}")
         self.num_data = num_data
         self.total_steps = total_steps
         self.options = options

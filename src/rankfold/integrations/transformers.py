@@ -13,10 +13,11 @@ from torch.utils.data import DataLoader
 from rankfold.distributed import is_distributed, rewrap
 from rankfold.integrations.settings import Settings, readings, size_of
 from rankfold.rank_determination import RankDetermination
-from rankfold.wrapping import unwrapped_optimizer
+from rankfold.wrapping import unwrapped, unwrapped_optimizer
 
 try:
-    from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         "rankfold.integrations.transformers needs transformers and accelerate; install them with: "
@@ -46,7 +47,7 @@ class RankDeterminationCallback(TrainerCallback):
 
     Args:
         num_data: N, the terms that the mean NLL averages over one epoch. Left out, it is the number of examples
-            times the mean number of labels in one, counted over some of them.
+            times the mean number of labels in one that the Trainer counts, found from some of them.
         total_steps: the number of optimizer steps; the Trainer's own if left out.
         options: any other option of :class:`~rankfold.RankDetermination`, such as ``kl_weight`` or ``pruning``.
 
@@ -79,7 +80,7 @@ class RankDeterminationCallback(TrainerCallback):
         if self._trainer is None and is_distributed():
             raise RuntimeError("in several processes the callback must know its trainer: call callback.attach(trainer)")
         self._scaler = vars(optimizer).get("scaler")  # Accelerate's wrapper knows it
-        num_data = self._settings.num_data or count_terms(parts["train_dataloader"])
+        num_data = self._settings.num_data or count_terms(parts["train_dataloader"], model)
         self.ranks = self._settings.make(model, [unwrapped_optimizer(optimizer)], num_data, state.max_steps)
         if state.global_step > 0:
             self._resume(_checkpoint(args, state), state.global_step)
@@ -127,8 +128,8 @@ def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
     return Path(args.output_dir or ".") / f"checkpoint-{state.global_step}"
 
 
-def count_terms(loader: DataLoader[Any]) -> int | None:
-    """How many terms the mean NLL averages in one epoch: labels that are not ignored, over all examples.
+def count_terms(loader: DataLoader[Any], model: nn.Module) -> int | None:
+    """How many terms the Trainer divides the NLL by in one epoch: labels that are not ignored, over all examples.
 
     They are counted over a few examples, evenly spread, and scaled up; what the collator draws at random
     does not disturb the random numbers of training. ``None`` if the size of the data is unknown.
@@ -140,5 +141,19 @@ def count_terms(loader: DataLoader[Any]) -> int | None:
     with torch.random.fork_rng():
         batch = loader.collate_fn([loader.dataset[n] for n in places])
     labels = batch.get("labels")
+    if isinstance(labels, Tensor) and first_label_is_skipped(unwrapped(model)):
+        labels = labels[..., 1:]
     terms = int((labels != _IGNORED).sum()) if isinstance(labels, Tensor) else len(places)
     return max(1, round(size * terms / len(places)))
+
+
+def first_label_is_skipped(model: nn.Module) -> bool:
+    """Whether the Trainer leaves the first label of every example out of its count, as no output predicts it.
+
+    It does so by the name of the loss, for causal models that are not encoder-decoders.
+    """
+    return (
+        isinstance(model, PreTrainedModel)
+        and LOSS_MAPPING.get(model.loss_type) is ForCausalLMLoss
+        and not model.config.is_encoder_decoder
+    )

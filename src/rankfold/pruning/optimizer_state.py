@@ -6,7 +6,21 @@ from collections.abc import Callable, Iterable, Sequence
 from numbers import Number
 
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Adafactor, Optimizer
+
+_REMEDY = (
+    "so ranks cannot be cut out of it; use another, such as Adam, AdamW or SGD, or train with "
+    "pruning=rankfold.Pruning(at=()) and call rankfold.prune_(model) afterwards"
+)
+
+
+def check_kind(optimizers: Iterable[Optimizer], parameters: Iterable[nn.Parameter]) -> None:
+    """Refuse torch's optimizers that are known to keep other state than :func:`check_state` admits, before they do."""
+    parameters = set(parameters)
+    for optimizer in optimizers:
+        trained = {p for group in optimizer.param_groups for p in group["params"]}
+        if isinstance(optimizer, LBFGS | Adafactor) and trained & parameters:
+            raise TypeError(f"{type(optimizer).__name__} keeps state that is not shaped like its parameters, {_REMEDY}")
 
 
 def check_state(optimizers: Iterable[Optimizer], parameters: Iterable[nn.Parameter]) -> None:
@@ -21,8 +35,7 @@ def check_state(optimizers: Iterable[Optimizer], parameters: Iterable[nn.Paramet
                 if not (_is_scalar(value) or _is_shaped_like(value, parameter)):
                     raise TypeError(
                         f"{type(optimizer).__name__} keeps a state {key!r} that is not shaped like its parameter "
-                        f"{tuple(parameter.shape)}, so ranks cannot be cut out of it; prune after training with "
-                        f"rankfold.prune_(model), or use SGD, Adam, AdamW, Adagrad or RMSprop"
+                        f"{tuple(parameter.shape)}, {_REMEDY}"
                     )
 
 

@@ -63,12 +63,22 @@ class RankWatch:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from :meth:`state`, of tensors of the same ranks."""
         for name, groups in state["streaks"].items():
-            tensor = self.tensors[name]
-            if [len(s) for s in groups] != list(tensor.format.ranks):
-                raise ValueError(f"the saved state of {name} has other ranks than the model; load the model first")
-            self.streaks[name] = [s.to(tensor.variance.device) for s in groups]
+            self.streaks[name] = [s.to(self.tensors[name].variance.device) for s in groups]
         for name, average in state["averages"].items():
             self.averages[name].restore(average)
+
+
+def check_saved(state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Refuse a saved state that is not like ``own``: of the same tensors, at the same ranks."""
+    if not isinstance(state, Mapping) or state.keys() != own.keys():
+        found = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
+        raise ValueError(f"expected what ranks.state_dict() returns, with {sorted(own)}, got {found}")
+    strangers = sorted(state["streaks"].keys() ^ own["streaks"].keys())
+    if strangers:
+        raise ValueError(f"the saved state is of another model: {strangers[0]} is in only one of the two")
+    for name, groups in own["streaks"].items():
+        if list(map(len, state["streaks"][name])) != list(map(len, groups)):
+            raise ValueError(f"the saved state of {name} has other ranks than the model; load the model first")
 
 
 def _zeros(tensor: BayesianTensor) -> list[Tensor]:

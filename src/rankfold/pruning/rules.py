@@ -55,6 +55,9 @@ class InformationRule(PruningRule):
     nats: float = 3.0
     signal_to_noise: float = 1.0
 
+    def __post_init__(self) -> None:
+        _check_limits(nats=self.nats, signal_to_noise=self.signal_to_noise)
+
     def dead(self, tensor: BayesianTensor, windows: TwoWindows | None = None) -> list[Tensor]:
         signal, noise, nats = slice_information(tensor, windows or TwoWindows.now(tensor))
         verdicts = []
@@ -91,6 +94,9 @@ class RelativeNormRule(PruningRule):
     """
 
     tolerance: float = 1e-3
+
+    def __post_init__(self) -> None:
+        _check_limits(tolerance=self.tolerance)
 
     def dead(self, tensor: BayesianTensor, windows: TwoWindows | None = None) -> list[Tensor]:
         if self._has_vanished(tensor):
@@ -130,14 +136,20 @@ class VarianceRule(PruningRule):
     epsilon: float
 
     def __post_init__(self) -> None:
-        if not self.epsilon > 0:
-            raise ValueError(f"epsilon must be positive, got {self.epsilon!r}")
+        _check_limits(epsilon=self.epsilon)
 
     def dead(self, tensor: BayesianTensor, windows: TwoWindows | None = None) -> list[Tensor]:
         return [variance < self.epsilon for variance in tensor.variances()]
 
     def weight_of(self, tensor: BayesianTensor) -> list[Tensor]:
         return list(tensor.variances())
+
+
+def _check_limits(**limits: float) -> None:
+    """Refuse limits below which nothing, or everything, would always lie: all but positive numbers."""
+    for name, value in limits.items():
+        if not isinstance(value, int | float) or not value > 0:
+            raise ValueError(f"{name} must be positive, got {value!r}")
 
 
 def default_rule(tensor: BayesianTensor) -> PruningRule:

@@ -107,6 +107,8 @@ def _matches(layer: DenseLayer, wanted: str | type[nn.Module]) -> bool:
 
 
 def _check_arguments(model: nn.Module, config: object, overrides: Overrides | None) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if isinstance(model, DenseTwin):
         raise ValueError(f"the model is a {type(model).__name__} of rankfold already; there is nothing to tensorize")
     if isinstance(model, nn.parallel.DistributedDataParallel):

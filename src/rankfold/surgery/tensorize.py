@@ -63,7 +63,7 @@ def tensorize_(
     chosen = [decision for decision in decisions if decision.config is not None]
     _check_refusals(decisions)
     if not chosen:
-        raise ValueError(_nothing_to_do(model, decisions))
+        raise ValueError(_nothing_to_do(model, decisions, filter_fn))
     if trained:
         _check_values(chosen)
     target = None if device is None else torch.device(device)
@@ -91,6 +91,8 @@ def to_dense(model: nn.Module) -> nn.Module:
       (0): Linear(in_features=784, out_features=512, bias=True)
     )
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     copied = copy.deepcopy(model)
     layers = [module for module in copied.modules() if isinstance(module, DenseTwin)]
     pairs = [(layer, _plain_layer(layer)) for layer in layers]
@@ -118,7 +120,7 @@ def _check_refusals(decisions: Sequence[Decision]) -> None:
         )
 
 
-def _nothing_to_do(model: nn.Module, decisions: Sequence[Decision]) -> str:
+def _nothing_to_do(model: nn.Module, decisions: Sequence[Decision], filter_fn: LayerFilter | None) -> str:
     """Why no layer would be tensorized."""
     already = tensorized_names(model)
     reasons = "".join(f"\n  {decision.layer.name} {decision.note}" for decision in decisions)
@@ -128,6 +130,8 @@ def _nothing_to_do(model: nn.Module, decisions: Sequence[Decision]) -> str:
             f"the model is already tensorized, at {', '.join(already)}; leave it as it is, or name other layers by "
             f"filter_fn.{others}"
         )
+    if isinstance(filter_fn, type) and not any(isinstance(module, filter_fn) for module in model.modules()):
+        return f"the model has no {filter_fn.__name__}, which filter_fn asks for"
     if reasons:
         return f"no layer would be tensorized; choose some with filter_fn or overrides, or lower max_rank.{reasons}"
     return f"the model has no layer that can be tensorized; supported are {SUPPORTED}"
