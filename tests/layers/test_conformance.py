@@ -162,6 +162,16 @@ def test_the_name_of_a_format_makes_no_layer(make):
 
 @cases
 @formats
+@inferences
+def test_gradients_have_the_strides_of_their_parameters(case, config, inference):
+    layer = case.layer(replace(config, inference=inference)).train()
+    result(layer, case.example()).square().mean().backward()
+    for parameter in layer.parameters():  # DDP copies, and warns, where they differ
+        assert parameter.grad.stride() == parameter.stride()
+
+
+@cases
+@formats
 def test_gradients_match_finite_differences(case, config):
     """Of every parameter, log-stds included: with the noise held fixed, the output is a smooth function."""
     layer = case.layer(config, torch.float64)
