@@ -45,7 +45,8 @@ def train(rank: int) -> nn.Module:
             optimizer.zero_grad()
             if pruned := ranks.step():
                 rf.rewrap(ddp)
-                print(f"process {rank}, step {ranks.num_steps}: {pruned.tensors[0].ranks_after}")
+                cut = ", ".join(f"{tensor.name} {tensor.ranks_after}" for tensor in pruned.tensors)
+                print(f"process {rank}, step {ranks.num_steps}: {cut}")
     return model
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import rankfold as rf
+from rankfold.bench import allreduce
 from rankfold.bench.allreduce import DIM, MAX_RANK, ROWS, Tables, page_section, record, ring
 
 ROOT = Path(__file__).parents[2]
@@ -47,3 +48,15 @@ def test_what_was_measured_is_every_byte_of_the_gradients():
     assert sum(p.numel() for p in tables.parameters()) == sum(ROWS) * DIM == 4_248_739_968
     tensorized = rf.tensorize_(tables, rf.TTM(max_rank=MAX_RANK))
     assert measured["tensorized"]["bytes"] == 4 * sum(p.numel() for p in tensorized.parameters())
+
+
+def test_without_a_file_the_tables_are_printed(monkeypatch, capsys):
+    measured = {"dense_small": 4_000, "tensorized": 400}
+    monkeypatch.setattr(allreduce, "spawn", lambda work, arguments, nprocs: save(arguments[0], measured))
+    monkeypatch.setattr("sys.argv", ["allreduce"])
+    allreduce.main()
+    assert capsys.readouterr().out.strip() == page_section(record(measured)).strip()
+
+
+def save(folder, measured):
+    Path(folder, "0").write_text(json.dumps(measured))

@@ -124,7 +124,11 @@ def test_the_page_is_opened_on_request(copies, monkeypatch):
     [
         (["nowhere"], "there is no nowhere"),
         ([RESULT, "--out", "page.pdf"], "the page must end in .html, got page.pdf"),
-        ([RESULT, "--out", f"{RESULT}/x.html"], "x.html cannot be written (File exists); choose another file"),
+        (
+            [RESULT, "--out", "/dev/null/x.html", "--tensorboard", f"{RESULT}/x"],
+            "x cannot be written (Not a directory); choose",
+        ),
+        ([RESULT, "--out", f"{RESULT}/x.html"], "x.html cannot be written (File exists); choose another place"),
         ([Path(__file__)], "is not valid JSON"),
     ],
 )

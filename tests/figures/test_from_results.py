@@ -1,5 +1,7 @@
 """What is drawn is what the result files say."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from figures.fake import MNIST_RANKS, NUM_RANKS, SIZES, hard_image, places, write
@@ -7,11 +9,11 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from scipy.stats import multivariate_normal
 
-from rankfold.figures.curve import draw_curve
+from rankfold.figures.curve import draw_curve, frame
 from rankfold.figures.found import MissingResults
 from rankfold.figures.hard_digit import draw_hard_digit, pair_density
 from rankfold.figures.ranks import draw_mnist_ranks, draw_synthetic_ranks
-from rankfold.figures.style import ORANGE
+from rankfold.figures.style import ORANGE, new_figure
 
 PANELS = ("cp", "tt", "ttm", "tucker")
 
@@ -94,6 +96,20 @@ def test_the_curve_joins_our_kl_weights_beside_the_papers_points(tmp_path):
         assert len(points) == 5
         if name == "cp":
             assert (7175.0, 98.06) in points
+
+
+@pytest.mark.parametrize("largest", [9_000, 27_000, 172_000])
+def test_no_size_beside_the_curve_covers_another(largest):
+    figure = new_figure(11, 7.2)
+    axes = figure.subplots(2, 2)[1, 1]
+    axes.plot([3_000, largest], [98.0, 99.0])
+    frame(axes, "Tucker")
+    figure.canvas.draw()
+    low, high = axes.get_xlim()
+    shown = [tick.label1 for tick in axes.xaxis.get_major_ticks() if low <= tick.get_loc() <= high]
+    boxes = [label.get_window_extent() for label in shown]
+    assert len(boxes) > 1
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
 
 
 def test_the_curve_needs_no_other_weights(tmp_path):

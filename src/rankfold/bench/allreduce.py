@@ -1,5 +1,6 @@
 """The bytes that data-parallel training sends per step: dense embedding tables against tensorized ones.
 
+    python -m rankfold.bench.allreduce                      # prints the tables
     python -m rankfold.bench.allreduce --json benchmarks/allreduce.json --page docs/explanation/distributed.md
 
 Two processes train through DDP, and a communication hook counts what they all-reduce. Dense tables of
@@ -185,18 +186,21 @@ def _size(count: float) -> str:
 
 
 def main() -> None:
-    """Measure, write the figures, and put them on the page."""
+    """Measure, and write the figures into a file and on a page, or print them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", type=Path, required=True, help="file for the figures")
+    parser.add_argument("--json", type=Path, help="file for the figures")
     parser.add_argument("--page", type=Path, help="Markdown page with the section allreduce")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         spawn(_worker, (folder,), nprocs=2)
         measured = json.loads(Path(folder, "0").read_text(encoding="utf-8"))
     figures = record(measured)
-    options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    if options.json is not None:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     if options.page is not None:
         write_between_markers(options.page, "allreduce", page_section(figures))
+    if options.json is None and options.page is None:
+        print(page_section(figures))
 
 
 if __name__ == "__main__":

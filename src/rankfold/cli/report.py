@@ -50,10 +50,10 @@ def report(
         subject, others = _read(runs)
         target = _target(runs[0], out)
         made = make_report(subject, others)
-        if tensorboard is not None:
-            _write_events(tensorboard, [subject] if subject is not None else others)
     except (DataError, ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
+    if tensorboard is not None:
+        _write_events(tensorboard, [subject] if subject is not None else others)
     try:
         write_page(target, made.html)
     except OSError as error:
@@ -89,8 +89,11 @@ def _target(run: Path, out: Path | None) -> Path:
 def _write_events(folder: Path, runs: list[Run]) -> None:
     from rankfold.reporting.events import write_events
 
-    for run in runs:
-        write_events(folder if len(runs) == 1 else folder / run.file.stem, run)
+    try:
+        for run in runs:
+            write_events(folder if len(runs) == 1 else folder / run.file.stem, run)
+    except OSError as error:
+        raise not_written(folder, error, "--tensorboard") from error
 
 
 def _sentence(made: Report, target: Path) -> str:

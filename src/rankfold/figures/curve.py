@@ -35,7 +35,7 @@ def draw_curve(places: Places) -> Figure:
     for axes, name in zip(figure.subplots(2, 2).flat, FORMATS, strict=True):
         if ours[name]:
             draw_format(axes, ours[name], [row for row in rows.values() if row.spec.format == name and row.paper])
-            _frame(axes, FORMATS[name])
+            frame(axes, FORMATS[name])
         else:
             tidy(axes, FORMATS[name])
             say_nothing_yet(axes)
@@ -57,12 +57,15 @@ def draw_format(axes: Axes, ours: Sequence[Row], paper: Sequence[Row]) -> None:
         axes.plot(row.paper["final"], row.paper["accuracy"], marker, color=color, markersize=7, linestyle="")
 
 
-def _frame(axes: Axes, title: str) -> None:
+def frame(axes: Axes, title: str) -> None:
+    """Axes for what is drawn: sizes on a logarithmic scale, and accuracies."""
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0)))
+    axes.margins(x=0.12, y=0.14)
+    low, high = axes.get_xlim()
+    # over more than a decade and a half there is no room for both 20,000 and 30,000
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high > 30 * low else (1.0, 2.0, 3.0, 5.0)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: f"{size:,.0f}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.margins(x=0.12, y=0.14)
     axes.set_xlabel("parameters of the final model", color=DARK)
     axes.set_ylabel("test accuracy, %", color=DARK)
     tidy(axes, title, grid="both")
