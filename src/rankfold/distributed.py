@@ -96,6 +96,11 @@ def tensorized_parameters(model: nn.Module) -> set[nn.Parameter]:
     ::
 
         fully_shard(model, ignored_params=rankfold.distributed.tensorized_parameters(model))
+
+    >>> import rankfold as rf
+    >>> model = nn.Sequential(rf.Linear(8, 6, config=rf.CP(max_rank=2)), nn.Linear(6, 2))
+    >>> len(tensorized_parameters(model)), len(list(model.parameters()))  # the dense layer has two
+    (6, 8)
     """
     parts = (m for m in model.modules() if isinstance(m, BayesianTensor | BayesianVector))
     return {parameter for part in parts for parameter in part.parameters()}
@@ -105,7 +110,10 @@ def tensorized_parameters(model: nn.Module) -> set[nn.Parameter]:
 def replicate_(model: nn.Module, process_group: ProcessGroup | None = None) -> None:
     """Give every process the factors, biases and λ of the first one; call it once, before training.
 
-    DDP does this by itself.
+    DDP does this by itself. Shapes must be the same everywhere::
+
+        model = rankfold.tensorize_(make_model(), rankfold.TTM(max_rank=16))  # its own random factors
+        rankfold.distributed.replicate_(model)
     """
     lambdas = [m.variance for m in model.modules() if isinstance(m, BayesianTensor)]
     for values in (*_in_order(model), *lambdas):
@@ -117,7 +125,11 @@ def average_gradients(model: nn.Module, process_group: ProcessGroup | None = Non
     """Average the gradients of all tensorized weights over the processes, in one all-reduce.
 
     For models whose dense part is sharded by FSDP2, between ``backward()`` and ``optimizer.step()``; DDP does
-    this by itself. All processes must have gradients for the same parameters.
+    this by itself. All processes must have gradients for the same parameters, each of its parameter's shape::
+
+        loss.backward()
+        rankfold.distributed.average_gradients(model)
+        optimizer.step()
 
     Returns:
         The number of bytes that were reduced.

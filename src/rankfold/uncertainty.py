@@ -86,19 +86,31 @@ def score(probabilities: Tensor, labels: Tensor) -> Scores:
 
 
 def nll_nats(probabilities: Tensor, labels: Tensor) -> float:
-    """Mean of ``−log p(label)``; infinite if a label was given no probability at all."""
+    """Mean of ``−log p(label)``, of probabilities (N, C) and labels (N,); infinite if a label has none at all.
+
+    >>> round(nll_nats(torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([0, 0])), 3)  # ½ log 2
+    0.347
+    """
     p, y = _checked(probabilities, labels)
     return float(-p.gather(1, y[:, None]).log().mean())
 
 
 def accuracy(probabilities: Tensor, labels: Tensor) -> float:
-    """Share of examples whose most probable class is the label."""
+    """Share of examples, (N, C) with labels (N,), whose most probable class is the label.
+
+    >>> accuracy(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 0]))
+    0.5
+    """
     p, y = _checked(probabilities, labels)
     return float((p.argmax(1) == y).double().mean())
 
 
 def brier_score(probabilities: Tensor, labels: Tensor) -> float:
-    """Mean of ``Σ_c (p_c − [c = label])²``, from 0 to 2."""
+    """Mean of ``Σ_c (p_c − [c = label])²``, from 0 to 2, of probabilities (N, C) and labels (N,).
+
+    >>> brier_score(torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([0, 0]))
+    0.25
+    """
     p, y = _checked(probabilities, labels)
     return float((p - nn.functional.one_hot(y, p.shape[1])).square().sum(1).mean())
 
@@ -106,7 +118,10 @@ def brier_score(probabilities: Tensor, labels: Tensor) -> float:
 def calibration_error(probabilities: Tensor, labels: Tensor) -> float:
     """Expected calibration error: ``Σ_b n_b/N · |accuracy_b − confidence_b|`` over 15 bins of equal width.
 
-    A bin holds the examples whose largest probability lies in it, the last one including 1.
+    A bin holds the examples, (N, C) with labels (N,), whose largest probability lies in it, the last one including 1.
+
+    >>> round(calibration_error(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 1])), 3)  # right, and unsure
+    0.15
     """
     from torchmetrics.functional.classification import multiclass_calibration_error
 
@@ -158,7 +173,11 @@ def ood_auroc(inside: Tensor, outside: Tensor) -> float:
 
 
 def entropy(probabilities: Tensor) -> Tensor:
-    """``−Σ_c p_c log p_c`` in nats of probabilities (*, C), with ``0 log 0 = 0``."""
+    """``−Σ_c p_c log p_c`` in nats of probabilities (*, C), with ``0 log 0 = 0``; (*).
+
+    >>> entropy(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))  # none, and log 2
+    tensor([0.0000, 0.6931])
+    """
     terms: Tensor = torch.special.entr(probabilities)
     return terms.sum(-1)
 

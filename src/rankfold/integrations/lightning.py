@@ -44,7 +44,21 @@ class RankDeterminationCallback(_Callback):  # type: ignore[misc, valid-type]  #
 
     ::
 
-        trainer = lightning.Trainer(max_epochs=20, callbacks=[RankDeterminationCallback(kl_weight=1.0)])
+        class Digits(lightning.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.net = rankfold.tensorize_(make_network(), rankfold.TTM(max_rank=10))
+
+            def training_step(self, batch, batch_idx):
+                x, y = batch  # (B, 64), (B,)
+                return F.cross_entropy(self.net(x), y)  # the mean NLL alone, a scalar
+
+            def configure_optimizers(self):
+                return torch.optim.Adam(rankfold.param_groups(self, lr=1e-2))
+
+        callback = RankDeterminationCallback(kl_weight=1.0)
+        lightning.Trainer(max_epochs=20, callbacks=[callback]).fit(Digits(), loader)
+        print(callback.ranks.history)  # what was cut, and when
 
     Args:
         num_data: N, the terms that the mean NLL averages over one epoch; the examples of the training set if

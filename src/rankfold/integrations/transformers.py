@@ -40,10 +40,13 @@ class RankDeterminationCallback(TrainerCallback):
 
     ::
 
+        rankfold.tensorize_(model, rankfold.TTM(max_rank=16), "*.mlp.*")  # model(input_ids (B, L), labels (B, L))
         optimizer = torch.optim.AdamW(rankfold.param_groups(model, lr=2e-3, weight_decay=0.01))
         callback = RankDeterminationCallback(kl_weight=1.0)
         trainer = Trainer(model, arguments, train_dataset=data, optimizers=(optimizer, None), callbacks=[callback])
         callback.attach(trainer)  # in several processes, and for TensorBoard and the like
+        trainer.train()
+        print(callback.ranks.history)  # what was cut, and when
 
     Args:
         num_data: N, the terms that the mean NLL averages over one epoch. Left out, it is the number of examples
