@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from rankfold.bayesian_tensor import BayesianTensor, describe, tensors_of
 from rankfold.manifest import Manifest
+from rankfold.whole_files import errors_of_the_system
 from rankfold.wrapping import unwrapped
 
 TENSORS_FILE = "model.safetensors"
@@ -66,7 +67,8 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as name:
         partial = Path(name)
-        save_file(stored, partial / TENSORS_FILE, metadata={"format": "pt", _HEADER_KEY: text})
+        with errors_of_the_system():
+            save_file(stored, partial / TENSORS_FILE, metadata={"format": "pt", _HEADER_KEY: text})
         (partial / MANIFEST_FILE).write_text(text, encoding="utf-8")
         for file in (TENSORS_FILE, MANIFEST_FILE):
             _flush(partial / file)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from experiments.tiny import write_data, write_table
+from full_disk import short_of_space
 from typer.testing import CliRunner
 
 from rankfold.cli.main import app
@@ -96,6 +97,26 @@ def test_ctrl_c_gives_exit_code_130(invoke, monkeypatch):
     result = invoke("reproduce", "ttm-fr", "--seeds", "1")
     assert result.exit_code == 130
     assert "Give the same command again to go on" in result.output
+
+
+@pytest.mark.parametrize("option", ["--results", "--runs"])
+def test_folders_that_cannot_be_written_are_named_before_the_first_run(option, folder, tmp_path):
+    (tmp_path / "file").touch()
+    places = {"--experiments": folder / "experiments", "--data": folder / "data"}
+    places |= {"--results": tmp_path / "results", "--runs": tmp_path / "runs", option: tmp_path / "file" / "x"}
+    arguments = [str(part) for pair in places.items() for part in pair]
+    result = CliRunner().invoke(app, ["reproduce", "tiny", "ttm-fr", "--no-verify", *arguments])
+    assert result.exit_code == 2
+    words = " ".join(result.output.replace("│", " ").split())
+    assert f"Invalid value for {option}:" in words
+    assert "(Not a directory); choose another place" in words
+
+
+def test_a_disk_that_is_full_is_the_reason_of_a_failure(invoke):
+    with short_of_space(10_000):
+        result = invoke("reproduce", "ttm-ard-lu", "--seeds", "1")
+    assert result.exit_code == 1
+    assert "✗ ttm-ard-lu-seed0  OSError: [Errno 27] File too large" in result.output
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

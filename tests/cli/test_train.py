@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from full_disk import short_of_space
 from jobs.made_up import clicks, images, lines, planted_clicks, table
 from typer.testing import CliRunner
 
@@ -148,7 +149,10 @@ def test_a_folder_of_other_files_or_that_cannot_be_made_is_refused(tmp_path):
     data, options = data_of("classes", tmp_path)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
-    for out, message in (("mine", "mine holds files that are no run"), ("mine/notes.txt/run", "cannot be made")):
+    for out, message in (
+        ("mine", "mine holds files that are no run"),
+        ("mine/notes.txt/run", "run cannot be written (Not a directory); choose another place"),
+    ):
         result = run("train", data, *options, "--epochs", 1, "--out", tmp_path / out)
         assert result.exit_code == 2
         assert message in text(result)
@@ -258,6 +262,10 @@ def test_a_file_of_predictions_is_not_replaced_unasked(finished, tmp_path):
     beyond = run("predict", folder, data, "--out", out / "p.csv")
     assert beyond.exit_code == 2
     assert "cannot be written" in text(beyond)
+    with short_of_space(10):
+        full = run("predict", folder, data, "--out", tmp_path / "full" / "p.csv")
+    assert "p.csv cannot be written (File too large); choose another place" in text(full)
+    assert not list((tmp_path / "full").iterdir())
     assert "nowhere is no folder of a run" in text(run("predict", tmp_path / "nowhere", data, "--out", out))
     assert run("predict", folder, data, "--out", out, "--overwrite", "--samples", 2).exit_code == 0
 
@@ -301,17 +309,20 @@ def test_values_that_training_did_not_see_are_counted(finished, tmp_path):
 # Interruption -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["classes", "quantity", "images"])
-def test_a_run_that_was_stopped_ends_as_one_that_was_not(kind, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "number"), [("classes", signal.SIGINT), ("quantity", signal.SIGTERM), ("images", signal.SIGINT)]
+)
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(kind, number, tmp_path, monkeypatch):
     data, options = data_of(kind, tmp_path)
     options = [*options, "--epochs", 8, "--lr", 0.03, "--kl-weight", 3, "--max-rank", 4, "--seed", 5]
     assert run("train", data, *options, "--quiet", "--out", tmp_path / "whole").exit_code == 0
     with monkeypatch.context() as patch:
-        patch.setattr("rankfold.cli.train.progress_line", lambda run: _interrupt_after(run, epoch=6))
+        patch.setattr("rankfold.cli.train.progress_line", lambda run: _interrupt_after(run, 6, number))
         stopped = run("train", data, *options, "--out", tmp_path / "parts")
-    assert stopped.exit_code == 130
+    assert stopped.exit_code == 128 + number
     assert "Stopped after 6 of 8 epochs; the checkpoint is kept." in stopped.output
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     command = stopped.output[stopped.output.index("rankfold train") :].split()
     assert run("predict", tmp_path / "parts", data).exit_code == 2
     resumed = run(*command[1:])
@@ -323,10 +334,30 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(kind, tmp_path, monkeyp
     assert [{**e, "seconds": 0} for e in parts["history"]] == [{**e, "seconds": 0} for e in whole["history"]]
 
 
-def _interrupt_after(run, epoch):
+def _interrupt_after(run, epoch, number=signal.SIGINT):
     if len(run.history) == epoch:
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
     return ""
+
+
+def test_a_run_without_a_checkpoint_says_that_it_begins_again(tmp_path, monkeypatch):
+    data, options = data_of("classes", tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("rankfold.cli.train.progress_line", lambda run: sys.exit(9))
+        assert run("train", data, *options, "--epochs", 2, "--out", tmp_path / "run").exit_code == 9
+    resumed = run("train", data, "--out", tmp_path / "run", "--resume")
+    assert resumed.exit_code == 0, resumed.output
+    assert "The run was stopped before its first checkpoint: it begins again, at epoch 1." in resumed.output
+
+
+def test_on_a_full_disk_training_says_how_to_go_on(tmp_path):
+    data, options = data_of("classes", tmp_path)
+    with short_of_space(10_000):
+        failed = run("train", data, *options, "--epochs", 2, "--quiet", "--out", tmp_path / "run")
+    assert failed.exit_code == 1
+    assert failed.output.startswith(f"error: {tmp_path / 'run'} cannot be written (File too large); ")
+    assert "Traceback" not in failed.output
+    assert run("train", data, "--out", tmp_path / "run", "--resume").exit_code == 0
 
 
 def test_a_run_that_was_killed_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
@@ -377,6 +408,8 @@ def test_json_has_a_line_per_epoch_and_one_at_the_end(tmp_path):
     assert [event["event"] for event in events] == ["epoch", "epoch", "epoch", "result"]
     assert events[1]["epoch"] == 2
     assert events[-1]["metrics"] == record_of(tmp_path / "run")["metrics"]
+    quiet = run("train", data, *options, "--epochs", 3, "--json", "--quiet", "--out", tmp_path / "other")
+    assert json.loads(quiet.stdout)["event"] == "result"  # nothing else
 
 
 def text(result):
@@ -423,6 +456,8 @@ def test_a_bad_cell_is_named(row, column, cell, message, tmp_path):
             "t.csv: 12 of 13 classes have one example only",
         ),
         ("a,b\n1,x\n", ["--target", "b"], "has 1 example, too few to learn from"),
+        ("", ["--target", "b"], "t.csv is empty; its first row must name the columns"),
+        ("a,b\n", ["--target", "b"], "t.csv has no rows below the names of its columns"),
         ("a,b\n1,x\n2,y\n", [], "name the column to predict with --target; "),
         ("a,b\n1,x\n" * 9, ["--target", "b", "--ignore", "c"], "no column 'c', which --ignore names"),
         ("a,b\n1,x\n" * 9, ["--target", "b", "--model", "cnn"], "--model cnn does not suit"),
@@ -445,6 +480,19 @@ def test_a_table_that_cannot_be_learned_is_refused(content, options, message, tm
     data = tmp_path / "t.csv"
     data.write_text(content)
     assert message in text(run("train", data, *options, "--out", tmp_path / "run"))
+
+
+@pytest.mark.parametrize("command", ["train", "plan"])
+def test_a_file_that_may_not_be_read_is_named_with_a_remedy(command, tmp_path, monkeypatch):
+    data = table(tmp_path / "t.csv")
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(type(data), "read_bytes", refuse)
+    refused = text(run(command, data, "--target", "kind"))
+    assert f"{data} cannot be read (Permission denied); change its permissions, or give another" in refused
 
 
 def test_other_data_that_cannot_be_learned_are_refused(tmp_path):
@@ -503,8 +551,9 @@ def test_new_data_that_do_not_fit_are_refused(finished, tmp_path):
         data.write_text("so-so\tword1 word2\n")
         assert "line 1: the class 'so-so' was not there in training" in refusal(data)
     else:
-        data.write_text("1\t2\n")
-        assert "line 1: it has 2 fields" in refusal(data)
+        for line, found in (("1\t2", "2 fields"), ("1", "1 field")):
+            data.write_text(f"{line}\n")
+            assert f"line 1: it has {found}, expected 40" in refusal(data)
     assert "no folder of a run" in text(run("predict", tmp_path / "nowhere", data))
     assert not (tmp_path / "p.csv").exists()
 

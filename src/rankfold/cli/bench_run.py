@@ -18,7 +18,9 @@ from rankfold.bench.ceilings import Ceilings, measure_ceilings
 from rankfold.bench.tensorly_peer import installed_version
 from rankfold.cli.bench_table import record_tables
 from rankfold.cli.device import chosen_device
+from rankfold.cli.writing import check_folder, writing
 from rankfold.experiments.provenance import device_name, provenance
+from rankfold.whole_files import write_whole
 
 FILE_WIDTH = 220  # more than the widest table needs
 DEFAULT_FOLDER = Path("runs") / "bench"
@@ -49,7 +51,7 @@ class Session:
         if chosen.index is not None:  # streams and graphs belong to the current device
             torch.cuda.set_device(chosen)
         file = out or DEFAULT_FOLDER / f"{name}-{_slug(chosen)}.json"
-        file.parent.mkdir(parents=True, exist_ok=True)
+        check_folder(file.parent)
         return cls(name, chosen, repeat, file)
 
     def find_ceilings(self) -> Ceilings:
@@ -72,7 +74,8 @@ class Session:
             self.rows += found
             self.console.print(record_tables(self._record(found), self.console))
             text = json.dumps(self._record(self.rows), indent=2, ensure_ascii=False)
-            self.file.write_text(text + "\n", encoding="utf-8")
+            with writing(self.file):
+                write_whole(self.file, text + "\n")
         self.console.print(Text(f"All figures are in {self.file}"), soft_wrap=True)
 
     def _record(self, rows: Sequence[Any]) -> dict[str, Any]:

@@ -20,10 +20,12 @@ from rankfold.architecture import Architecture
 from rankfold.checkpoint import save
 from rankfold.cli.demo_plot import plot_ranks
 from rankfold.cli.demo_screen import progress_lines, result_table, screen
-from rankfold.cli.stopping import INTERRUPTED, stop_requests
+from rankfold.cli.stopping import exit_code, stop_requests
+from rankfold.cli.writing import check_folder, writing
 from rankfold.data.digits import Digits, load_digits
 from rankfold.demo import DemoRun, FormatName, PriorName, Settings, accuracy, classifier, train_dense
 from rankfold.predictive import predict
+from rankfold.whole_files import write_whole
 
 _DEFAULT = Settings()
 _FIGURES_FILE = "demo.json"
@@ -60,23 +62,24 @@ def demo(
     """
     console = Console(quiet=as_json)
     _check_free(out)
-    out.mkdir(parents=True, exist_ok=True)
+    check_folder(out)
     settings = Settings(format, prior, kl_weight, epochs, seed)
     torch.set_num_threads(1)  # the matrices are small: one thread is faster than several
     data = load_digits()
     with console.status("training the dense network, for comparison"):
         dense = train_dense(settings, data)
     run = DemoRun(settings, data)
-    stopped = _train(run, console, quiet, as_json)
-    figures = _figures(run, dense, data, stopped)
-    _leave_results(run, figures, out)
+    requests = _train(run, console, quiet, as_json)
+    figures = _figures(run, dense, data, bool(requests))
+    with writing(out):
+        _leave_results(run, figures, out)
     if as_json:
         kept = {key: value for key, value in figures.items() if key != "history"}
         _say({"event": "result", "folder": str(out), **kept})
     console.print(result_table(figures))
     _say_where(console, run, out)
-    if stopped:
-        raise typer.Exit(INTERRUPTED)
+    if requests:
+        raise typer.Exit(exit_code(requests))
 
 
 def _check_free(out: Path) -> None:
@@ -89,21 +92,21 @@ def _say(event: dict[str, Any]) -> None:
     typer.echo(json.dumps(event, ensure_ascii=False))
 
 
-def _train(run: DemoRun, console: Console, quiet: bool, as_json: bool) -> bool:
-    """Train to the end, or until Ctrl-C; whether it was stopped."""
+def _train(run: DemoRun, console: Console, quiet: bool, as_json: bool) -> list[int]:
+    """Train to the end, or until Ctrl-C; the signals to stop that have come before the end."""
     every = max(1, run.settings.epochs // 10)
     live = console.is_terminal and not quiet
     with stop_requests() as requests, Live(console=console, transient=False, auto_refresh=False) as display:
         for snapshot in run.train():
-            if as_json:
+            if as_json and not quiet:
                 _say({"event": "epoch", **asdict(snapshot)})
             if live:
                 display.update(screen(run), refresh=True)
             elif not quiet and snapshot.epoch % every == 0:
                 console.print(progress_lines(run))
             if requests:
-                return True
-    return False
+                return requests
+    return []
 
 
 def _figures(run: DemoRun, dense: nn.Module, data: Digits, stopped: bool) -> dict[str, Any]:
@@ -148,10 +151,11 @@ def _mean_or_none(values: torch.Tensor) -> float | None:
 
 
 def _leave_results(run: DemoRun, figures: dict[str, Any], out: Path) -> None:
+    # the figures first: a folder that has them may be written to again, should the disk be full
+    write_whole(out / _FIGURES_FILE, json.dumps(figures, indent=2, ensure_ascii=False) + "\n")
     save(run.model, out / "model")
     Architecture.of(classifier, [run.data.test_images]).write(out / "model")
     plot_ranks(run, out / "ranks.png")
-    (out / _FIGURES_FILE).write_text(json.dumps(figures, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _say_where(console: Console, run: DemoRun, out: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankfold.demo import WARMUP_FRACTION, DemoRun
+from rankfold.whole_files import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +30,8 @@ def plot_ranks(run: DemoRun, path: Path) -> None:
     _draw_objective(figure.add_subplot(grid[1, 1]), run)
     for axes in figure.axes:
         _tidy(axes, run)
-    figure.savefig(path, dpi=150)
+    with whole_file(path) as partial:
+        figure.savefig(partial, dpi=150)
 
 
 def _draw_ranks(axes: Axes, run: DemoRun) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Annotated
@@ -16,11 +17,13 @@ from torch import Tensor, nn
 from rankfold.accounting import accounting
 from rankfold.architecture import Architecture, Input, find_network, rebuild
 from rankfold.checkpoint import MANIFEST_FILE
-from rankfold.cli.writing import not_written
+from rankfold.cli.reading import refusal
+from rankfold.cli.writing import writing
 from rankfold.data.errors import DataError
 from rankfold.export import ExportError, export_onnx, export_program
 from rankfold.export.layouts import Layout
 from rankfold.jobs.finished import check_finished_if_trained
+from rankfold.whole_files import whole_file
 
 Figures = dict[str, str | int | float]
 
@@ -69,11 +72,10 @@ def export(
     try:
         network, example = _load(run, model, [Input.parse(text) for text in input or []])
     except (DataError, ValueError, OSError) as error:
-        raise typer.BadParameter(str(error)) from error
+        raise refusal(error) from error
     try:
-        figures = _write(network, target, example, layout, int8)
-    except OSError as error:
-        raise not_written(target, error, "OUT") from error
+        with writing(target, "OUT"):
+            figures = _write(network, target, example, layout, int8)
     except ExportError as error:
         Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(FAILED) from error
@@ -123,8 +125,10 @@ def _write(network: nn.Module, target: Path, example: tuple[Tensor, ...], layout
         figures |= {"parameters": file.num_parameters, "bytes": file.num_bytes}
         return figures | {"difference_from_model": file.difference, "change_by_rounding": file.rounding}
     program = export_program(network, example, layout=layout)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    torch.export.save(program, target)
+    content = io.BytesIO()  # torch ends the whole process where its own file cannot be written
+    torch.export.save(program, content)
+    with whole_file(target) as partial:
+        partial.write_bytes(content.getbuffer())
     parameters = sum(value.numel() for value in program.state_dict.values())
     return figures | {"parameters": parameters, "bytes": target.stat().st_size}
 

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from rankfold.cli.reading import refusal
+from rankfold.cli.writing import check_folder, writing
 from rankfold.experiments.results import Places
 
 NOTHING_DRAWN = 1
@@ -33,16 +35,20 @@ def figures(
     unknown = [name for name in names or [] if name not in FIGURES]
     if unknown:
         raise typer.BadParameter(f"there is no figure {', '.join(unknown)}; the figures are {', '.join(FIGURES)}")
+    check_folder(out)
     drawn = 0
     for name in names or FIGURES:
+        file = out / f"{name}.png"
         try:
-            save(FIGURES[name](Places(experiments, results)), out / f"{name}.png")
+            figure = FIGURES[name](Places(experiments, results))
         except MissingResults as missing:
             typer.echo(f"– {name} left out: {missing}")
+            continue
         except (ValueError, OSError) as error:
-            raise typer.BadParameter(str(error)) from error
-        else:
-            typer.echo(f"✓ {out / name}.png")
-            drawn += 1
+            raise refusal(error) from error
+        with writing(file):
+            save(figure, file)
+        typer.echo(f"✓ {file}")
+        drawn += 1
     if not drawn:
         raise typer.Exit(NOTHING_DRAWN)

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from rankfold.cli import train_options as o
+from rankfold.cli.reading import refusal
 from rankfold.cli.train_screen import data_line
 from rankfold.data.errors import DataError
 from rankfold.jobs.job import Job
@@ -58,7 +59,7 @@ def plan(
     try:
         job, learned = o.asked_for(context.params, data)
     except (DataError, ValueError, OSError) as error:
-        raise typer.BadParameter(str(error)) from error
+        raise refusal(error) from error
     found = planned(learned.preparation.network(job.model), job.spec)
     if as_json:
         typer.echo(json.dumps(_as_dict(job, learned, found), indent=2, ensure_ascii=False))

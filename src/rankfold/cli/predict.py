@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,18 +11,22 @@ import typer
 from rich.console import Console
 
 from rankfold.cli.device import chosen_device
-from rankfold.cli.writing import not_written
+from rankfold.cli.reading import refusal
+from rankfold.cli.writing import check_folder, writing
 from rankfold.data.errors import DataError
 from rankfold.jobs.predicting import FinishedRun, Predictions
 from rankfold.jobs.preparation import counted
 from rankfold.jobs.targets import Quantity
+from rankfold.whole_files import write_whole
 
 _STDOUT = Path("-")
 
 
 def predict(
     run: Annotated[Path, typer.Argument(help="Folder of a run, as `rankfold train` leaves it.")],
-    data: Annotated[Path, typer.Argument(help="New data in the form that was trained on; labels may be missing.")],
+    data: Annotated[
+        Path, typer.Argument(readable=False, help="New data in the form that was trained on; labels may be missing.")
+    ],
     samples: Annotated[
         int, typer.Option(min=0, help="Draws of the weights; 0 takes their mean, which has no spread.")
     ] = 32,
@@ -57,9 +60,11 @@ def predict(
         finished = FinishedRun.open(run, chosen_device(device))
         examples = finished.preparation.read(data)
     except (DataError, ValueError, OSError) as error:
-        raise typer.BadParameter(str(error)) from error
+        raise refusal(error) from error
     if out != _STDOUT and out.exists() and not overwrite:
         raise typer.BadParameter(f"{out} exists; choose another file, or give --overwrite", param_hint="--out")
+    if out != _STDOUT:
+        check_folder(out.parent)
     predictions = finished.predict_examples(examples, samples, seed)
     _write(predictions, out)
     if as_json:
@@ -77,13 +82,8 @@ def _write(predictions: Predictions, out: Path) -> None:
     if out == _STDOUT:
         typer.echo(text, nl=False)
         return
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        partial = out.with_name(f".{out.name}.{os.getpid()}")
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, out)
-    except OSError as error:
-        raise not_written(out, error) from error
+    with writing(out):
+        write_whole(out, text)
 
 
 def _figures(predictions: Predictions, out: Path) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from rankfold.cli.writing import not_written
+from rankfold.cli.reading import refusal
+from rankfold.cli.writing import check_folder, writing
 from rankfold.data.errors import DataError
 from rankfold.jobs.finished import check_finished_if_trained
 from rankfold.reporting.page import Report, make_report, write_page
@@ -31,7 +32,11 @@ def report(
     ],
     out: Out = None,
     tensorboard: Annotated[
-        Path | None, typer.Option(file_okay=False, help="Write the history as TensorBoard events into this folder too.")
+        Path | None,
+        typer.Option(
+            file_okay=False,
+            help="Write the history as TensorBoard events into this folder too, in place of ours from before.",
+        ),
     ] = None,
     open_page: Annotated[bool, typer.Option("--open", help="Show the page in the browser.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers of the page as JSON.")] = False,
@@ -51,17 +56,19 @@ def report(
         target = _target(runs[0], out)
         made = make_report(subject, others)
     except (DataError, ValueError, OSError) as error:
-        raise typer.BadParameter(str(error)) from error
+        raise refusal(error) from error
+    events: dict[str, str] = {}
     if tensorboard is not None:
         _write_events(tensorboard, [subject] if subject is not None else others)
-    try:
+        events = {"events": str(tensorboard)}
+    with writing(target):
         write_page(target, made.html)
-    except OSError as error:
-        raise not_written(target, error) from error
     if as_json:
-        typer.echo(json.dumps({"page": str(target), **made.summary()}, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps({"page": str(target), **events, **made.summary()}, indent=2, ensure_ascii=False))
     else:
         typer.echo(_sentence(made, target))
+        if tensorboard is not None:
+            typer.echo(f"TensorBoard's events are in {tensorboard}")
     if open_page:
         webbrowser.open(target.resolve().as_uri())
 
@@ -89,11 +96,10 @@ def _target(run: Path, out: Path | None) -> Path:
 def _write_events(folder: Path, runs: list[Run]) -> None:
     from rankfold.reporting.events import write_events
 
-    try:
+    check_folder(folder, "--tensorboard")
+    with writing(folder, "--tensorboard"):
         for run in runs:
             write_events(folder if len(runs) == 1 else folder / run.file.stem, run)
-    except OSError as error:
-        raise not_written(folder, error, "--tensorboard") from error
 
 
 def _sentence(made: Report, target: Path) -> str:

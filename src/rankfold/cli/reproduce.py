@@ -14,7 +14,8 @@ from rich.live import Live
 
 from rankfold.cli.device import chosen_device
 from rankfold.cli.reproduce_screen import Board, final_lines
-from rankfold.cli.stopping import INTERRUPTED, stop_requests
+from rankfold.cli.stopping import exit_code, stop_requests
+from rankfold.cli.writing import check_folder
 from rankfold.data.errors import DamagedData, MissingData
 from rankfold.experiments.planning import Request, Schedule, schedule
 from rankfold.experiments.registry import task_named
@@ -49,7 +50,8 @@ def reproduce(
     keeps a checkpoint; the same command goes on from there. Ctrl-C again stops at once. Results of `--quick`
     and `--validation` are kept in folders of their own. `rankfold table` shows what there is.
 
-    Exit codes: 0 all runs have results, 1 some failed, 2 the request is wrong, 130 stopped by Ctrl-C.
+    Exit codes: 0 all runs have results, 1 some failed, 2 the request is wrong, 130 stopped by Ctrl-C,
+    143 by SIGTERM, which does the same.
     """
     console = Console()
     chosen = chosen_device(device)
@@ -59,10 +61,12 @@ def reproduce(
     board = Board(plan)
     try:
         if plan.waiting:
+            check_folder(results, "--results")
+            check_folder(runs, "--runs")
             _execute(plan, request.places(places), chosen, jobs, board, console)
     except KeyboardInterrupt:
         console.print("[yellow]Stopped.[/] Give the same command again to go on.")
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(exit_code(board.stop_requests)) from None
     for line in final_lines(plan, board, request.places(places).results / table):
         console.print(line, highlight=False, soft_wrap=True)
     if plan.failures:

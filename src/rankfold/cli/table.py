@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from rankfold.cli.reading import refusal
+from rankfold.cli.writing import writing
 from rankfold.experiments.planning import Request
 from rankfold.experiments.results import Places
 from rankfold.experiments.summary import summarize
@@ -35,7 +37,8 @@ def table(
         if write is None:
             typer.echo(render(tables, format))
             return
-        changed = write_between_markers(write, f"table {name}", render(tables, "markdown"))
+        with writing(write, "--write"):
+            changed = write_between_markers(write, f"table {name}", render(tables, "markdown"))
     except (ValueError, OSError) as error:
-        raise typer.BadParameter(str(error)) from error
+        raise refusal(error) from error
     typer.echo(f"{write} is {'now' if changed else 'already'} up to date")

@@ -17,8 +17,10 @@ from rich.live import Live
 
 from rankfold.cli import train_options as o
 from rankfold.cli.device import chosen_device
-from rankfold.cli.stopping import INTERRUPTED, stop_requests
+from rankfold.cli.reading import refusal
+from rankfold.cli.stopping import exit_code, stop_requests
 from rankfold.cli.train_screen import hints, opening_line, progress_line, result_table, screen
+from rankfold.cli.writing import check_folder, not_written
 from rankfold.data.errors import DataError
 from rankfold.health import NumericalFault
 from rankfold.jobs.job import JOB_FILE, RESULT_FILE, Job, check_not_failed, learn
@@ -73,18 +75,18 @@ def train(
 
     A tenth of the data is held back; the scores at the end are of those examples, and nothing is chosen by them.
     Ctrl-C stops after the current epoch and keeps a checkpoint, from which `--resume` goes on; a second Ctrl-C stops
-    at once, and the last checkpoint stays.
+    at once, and the last checkpoint stays: there is one about every 20 seconds. SIGTERM does the same.
 
-    Exit codes: 0 done, 1 training failed, 2 the request or the data are wrong, 130 stopped by Ctrl-C.
+    Exit codes: 0 done, 1 training failed, 2 the request or the data are wrong, 130 stopped by Ctrl-C, 143 by SIGTERM.
     """
     import_module("torchmetrics")  # what the end needs is missed at the start
     folder, chosen = out or Path("runs") / _run_name(data), chosen_device(device)
     try:
         run = _resumed(context, data, folder, chosen) if resume else _new(context.params, data, folder, chosen)
     except (DataError, ValueError, OSError) as error:
-        raise typer.BadParameter(str(error)) from error
-    _make(folder)
-    _train(run, _Output(quiet, as_json))
+        raise refusal(error) from error
+    check_folder(folder)
+    _train(run, _Output(quiet, as_json), resume)
 
 
 # What to train ----------------------------------------------------------------------------------------
@@ -131,14 +133,6 @@ def _resumed(context: typer.Context, data: Path, folder: Path, device: torch.dev
     return JobRun(job, learned, folder, device)
 
 
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        what = f"{folder} cannot be made ({error.strerror}); choose another folder"
-        raise typer.BadParameter(what, param_hint="--out") from error
-
-
 def _run_name(data: Path) -> str:
     """A folder's name after the data.
 
@@ -163,37 +157,55 @@ class _Output:
         """The epoch that has just ended."""
         now = run.history[-1]
         every = max(1, run.job.spec.epochs // _LINES)
+        if self.quiet:
+            return
         if self.as_json:
             typer.echo(json.dumps({"event": "epoch", **now}, ensure_ascii=False))
         elif live is not None:
             live.update(screen(run), refresh=True)
-        elif not self.quiet and (now["epoch"] % every == 0 or now["epoch"] == 1):
+        elif now["epoch"] % every == 0 or now["epoch"] == 1:
             console.print(progress_line(run), highlight=False, soft_wrap=True)
 
 
-def _train(run: JobRun, output: _Output) -> None:
+def _train(run: JobRun, output: _Output, resumed: bool) -> None:
     console = Console()
     speaks = not (output.quiet or output.as_json)
     if speaks:
         console.print(opening_line(run), markup=False, highlight=False, soft_wrap=True)
-        if run.history:
-            console.print(f"Going on after epoch {len(run.history)}.", highlight=False)
-    try:
-        result = _watched(run, output, console, live=speaks and console.is_terminal)
-    except (Stopped, KeyboardInterrupt) as stop:
-        _say_stopped(run, output, console, stop)
-        raise typer.Exit(INTERRUPTED) from None
-    except NumericalFault as error:
-        what = f"training failed at step {run.num_steps}: numbers became NaN or infinite"
-        remedy = f"try --lr {run.job.spec.lr / 4:.2g}, in another folder (--out)"
-        Console(stderr=True).print(f"error: {what}; {remedy}", style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(FAILED) from error
+        if resumed:
+            console.print(_where_it_goes_on(run), highlight=False)
+    with stop_requests() as requests:
+        try:
+            result = _watched(run, output, console, requests, live=speaks and console.is_terminal)
+        except (Stopped, KeyboardInterrupt) as stop:
+            _say_stopped(run, output, console, stop)
+            raise typer.Exit(exit_code(requests)) from None
+        except BrokenPipeError:  # whoever read what we say has left
+            raise
+        except (NumericalFault, OSError) as error:
+            Console(stderr=True).print(f"error: {_why(run, error)}", style="red", markup=False, soft_wrap=True)
+            raise typer.Exit(FAILED) from error
     _say_result(run, result, output, console)
 
 
-def _watched(run: JobRun, output: _Output, console: Console, live: bool) -> Record:
-    with stop_requests() as requests, Live(console=console, auto_refresh=False) if live else nullcontext() as display:
+def _watched(run: JobRun, output: _Output, console: Console, requests: list[int], live: bool) -> Record:
+    with Live(console=console, auto_refresh=False) if live else nullcontext() as display:
         return run.train(Watcher(lambda record: output.show(run, console, display), lambda: bool(requests)))
+
+
+def _where_it_goes_on(run: JobRun) -> str:
+    if run.history:
+        return f"Going on after epoch {len(run.history)}."
+    return "The run was stopped before its first checkpoint: it begins again, at epoch 1."
+
+
+def _why(run: JobRun, error: NumericalFault | OSError) -> str:
+    """Why training failed, and what to do."""
+    if isinstance(error, OSError):
+        has_begun = (run.folder / JOB_FILE).exists()
+        return not_written(run.folder, error, f", then go on with: {run.resume_command}" if has_begun else "")
+    what = f"training failed at step {run.num_steps}: numbers became NaN or infinite"
+    return f"{what}; try --lr {run.job.spec.lr / 4:.2g}, in another folder (--out)"
 
 
 def _say_stopped(run: JobRun, output: _Output, console: Console, stop: BaseException) -> None:

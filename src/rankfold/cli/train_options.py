@@ -25,7 +25,8 @@ DATA_OPTIONS = {
 }
 
 Data = Annotated[
-    Path, typer.Argument(help="A folder of images, a CSV or Parquet table, a text file, or a Criteo file.")
+    Path,
+    typer.Argument(readable=False, help="A folder of images, a CSV or Parquet table, a text file, or a Criteo file."),
 ]
 Model = Annotated[
     ModelName | None, typer.Option(help="The network; cnn for images, mlp for tables, and so on, if left out.")

@@ -1,13 +1,39 @@
-"""Files that cannot be written."""
+"""Files and folders that cannot be written: every command says so in the same words, and what to do."""
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import typer
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
-def not_written(file: Path, error: OSError, option: str = "--out") -> typer.BadParameter:
-    """To raise: names the file or folder that was asked for, whichever one beside or in it has failed."""
-    what = f"{file} cannot be written ({error.strerror or error}); choose another place"
-    return typer.BadParameter(what, param_hint=option)
+
+@contextmanager
+def writing(place: Path, option: str = "--out") -> Iterator[None]:
+    """Within this context an error of the file system is a wrong ``option``.
+
+    It names the file or folder that was asked for, whichever one beside or in it has failed.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise typer.BadParameter(not_written(place, error), param_hint=option) from error
+
+
+def check_folder(folder: Path, option: str = "--out") -> None:
+    """Refuse, before anything is computed, a folder that nothing can be written to; it is made if it is missing."""
+    with writing(folder, option):
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+
+
+def not_written(place: Path, error: OSError, then: str = "") -> str:
+    """What has failed and what to do: of a full disk, to free some space and ``then`` go on."""
+    remedy = f"free some space there{then}" if error.errno in _FULL else "choose another place"
+    return f"{place} cannot be written ({error.strerror or error}); {remedy}"

@@ -115,7 +115,9 @@ def read_table(path: Path) -> Table:
     repeated = [name for name, times in Counter(names).items() if times > 1]
     if repeated:
         raise DamagedData(f"{path} has two columns called {repeated[0]!r}; give every column a name of its own")
-    if not names or not len(columns[0]):
+    if not names:
+        raise MissingData(f"{path} is empty; its first row must name the columns, and examples follow")
+    if not len(columns[0]):
         raise MissingData(f"{path} has no rows below the names of its columns")
     return Table(path, dict(zip(names, columns, strict=True)))
 

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from rankfold.checkpoint import load, save
+from rankfold.whole_files import errors_of_the_system
 
 _STATE_FILE = "state.pt"
 _NAME = re.compile(r"epoch-\d+")
@@ -29,9 +30,13 @@ def write_checkpoint(folder: Path, model: nn.Module, state: dict[str, Any], epoc
     if final in older:
         return
     _remove(partial)
-    save(model, partial)
-    torch.save(state, partial / _STATE_FILE)
-    os.replace(partial, final)
+    try:
+        save(model, partial)
+        with errors_of_the_system(), (partial / _STATE_FILE).open("wb") as file:
+            torch.save(state, file)
+        os.replace(partial, final)
+    finally:
+        _remove(partial)
     for path in older:
         _remove(path)
 

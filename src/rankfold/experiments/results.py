@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, final
 
 from rankfold.experiments.spec import Spec
+from rankfold.whole_files import write_whole
 
 _KEYS = ("table", "row", "spec", "ranks", "parameters", "metrics", "history")
 
@@ -70,10 +70,7 @@ class Run:
 
 def write_result(file: Path, result: dict[str, Any]) -> None:
     """Write the whole file or nothing."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.{os.getpid()}")
-    partial.write_text(_to_json(result), encoding="utf-8")
-    os.replace(partial, file)
+    write_whole(file, _to_json(result))
 
 
 def read_result(file: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event as Flag
+from pathlib import Path
 from typing import Any, final
 
 import torch
@@ -20,6 +21,7 @@ from rankfold.experiments.planning import Schedule
 from rankfold.experiments.results import Places, Run
 from rankfold.experiments.run import perform
 from rankfold.experiments.training import Epoch
+from rankfold.whole_files import write_whole
 
 _ERROR_FILE = "error.txt"
 
@@ -65,10 +67,16 @@ def _attempt(run: Run, places: Places, device: torch.device, report: Report) -> 
     try:
         return Event(run, result=perform(run, places, device, lambda epoch: report(Event(run, epoch=epoch))))
     except Exception as error:
-        file = run.folder(places) / _ERROR_FILE
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(traceback.format_exc(), encoding="utf-8")
-        return Event(run, failure=f"{type(error).__name__}: {error} (all of it in {file})")
+        return Event(run, failure=f"{type(error).__name__}: {error}{_kept(run.folder(places) / _ERROR_FILE)}")
+
+
+def _kept(file: Path) -> str:
+    """Keep the error under way in a file, if the disk has room for it; where it is."""
+    try:
+        write_whole(file, traceback.format_exc())
+    except OSError:
+        return ""
+    return f" (all of it in {file})"
 
 
 def _note(schedule: Schedule, event: Event, report: Report) -> None:

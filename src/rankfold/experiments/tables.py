@@ -9,6 +9,7 @@ from typing import Literal, final
 
 from rankfold.experiments.spec import Spec
 from rankfold.experiments.summary import Average, Row, Summary, found_ranks, planted_ranks
+from rankfold.whole_files import write_whole
 
 Style = Literal["text", "markdown"]
 _NOTHING = "–"
@@ -76,7 +77,7 @@ def write_between_markers(file: Path, name: str, text: str) -> bool:
     before = file.read_text(encoding="utf-8")
     after = with_section(before, name, text, str(file))
     if after != before:
-        file.write_text(after, encoding="utf-8")
+        write_whole(file, after)
     return after != before
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -20,6 +19,7 @@ from rankfold.export.int8 import round_, store_bytes_
 from rankfold.export.layouts import Layout
 from rankfold.export.posterior_mean import posterior_mean_copy
 from rankfold.export.program import BATCH, ExportError, Inputs, checked_inputs, resized, silence, trace
+from rankfold.whole_files import whole_file
 
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 # Outputs of onnxruntime and torch may differ by this share of the largest output.
@@ -169,11 +169,8 @@ def _tidy(proto: Any) -> None:
 
 def _write(target: Path, content: bytes) -> None:
     """All of it or nothing."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".exporting-") as folder:
-        partial = Path(folder) / target.name
+    with whole_file(target) as partial:
         partial.write_bytes(content)
-        os.replace(partial, target)
 
 
 # Checking it ----------------------------------------------------------------------------------------

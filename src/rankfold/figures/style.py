@@ -8,6 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from rankfold.whole_files import whole_file
+
 # Told apart by colour-blind eyes too.
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#8E5A9E"
 DARK, GREY, PALE = "#222222", "#6B6B6B", "#E4E4E4"
@@ -44,5 +46,5 @@ def say_nothing_yet(axes: Axes) -> None:
 
 def save(figure: Figure, file: Path) -> None:
     """Write a PNG; its folder is made if need be."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, dpi=160, facecolor="white")
+    with whole_file(file) as partial:
+        figure.savefig(partial, dpi=160, facecolor="white")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rankfold.reporting.run import Epoch, Run
 
+_ENDING = ".rankfold"  # of our event files
 # The heading under which TensorBoard shows a quantity.
 _FOLDERS = {
     **dict.fromkeys(("nll", "evaluation_nll", "kl_nats", "beta"), "objective"),
@@ -29,10 +30,15 @@ def final_scalars(run: Run) -> Iterator[tuple[str, float]]:
 
 
 def write_events(folder: Path, run: Run) -> None:
-    """Write one event file into ``folder``: a point per epoch, histograms of λ, and the scores at the end."""
+    """Write one event file into ``folder``: a point per epoch, histograms of λ, and the scores at the end.
+
+    Event files that this function wrote there before are removed: TensorBoard would draw every point twice.
+    """
     from tensorboardX import SummaryWriter
 
-    writer = SummaryWriter(str(folder))
+    for older in folder.glob(f"events.out.tfevents.*{_ENDING}"):
+        older.unlink()
+    writer = SummaryWriter(str(folder), filename_suffix=_ENDING)
     try:
         for epoch in run.history:
             for name, value in scalars(epoch):

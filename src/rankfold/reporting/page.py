@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from rankfold.reporting.saved import file_sizes, run_folder, saved_model
 from rankfold.reporting.style import STYLE
 from rankfold.reporting.training_section import training
 from rankfold.reporting.wording import count
+from rankfold.whole_files import write_whole
 
 _ICON = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'%3E%3Cpath fill='%23bcd' d='M0 0h8v8H0z'/%3E%3Cpath fill='%230072b2' d='M0 5h3v3H0z'/%3E%3C/svg%3E"  # noqa: E501
 
@@ -120,7 +120,4 @@ def _document(title: str, body: Html) -> str:
 
 def write_page(file: Path, html: str) -> None:
     """Write the whole file or nothing."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.{os.getpid()}")
-    partial.write_text(html, encoding="utf-8")
-    os.replace(partial, file)
+    write_whole(file, html)

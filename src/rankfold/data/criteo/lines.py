@@ -56,7 +56,8 @@ def read_line(line: bytes) -> tuple[int, list[int], list[int]]:
     """
     fields = line.split(b"\t")
     if len(fields) != _NUM_FIELDS:
-        raise MalformedLine(f"it has {len(fields)} fields, expected {_NUM_FIELDS} with tabs between them")
+        found = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
+        raise MalformedLine(f"it has {found}, expected {_NUM_FIELDS} with tabs between them")
     if fields[0] not in (b"0", b"1"):
         raise MalformedLine(f"its label is {_shown(fields[0])}, expected 0 or 1")
     integers, categories = fields[1 : 1 + NUM_NUMBERS], fields[1 + NUM_NUMBERS :]

@@ -1,0 +1,47 @@
+"""Files that cannot be written to their end: nothing half written is left, and what was there before stays."""
+
+import errno
+
+import pytest
+import torch
+from full_disk import short_of_space
+from torch import nn
+
+import rankfold as rf
+from rankfold.experiments.checkpoints import read_checkpoint, write_checkpoint
+from rankfold.whole_files import write_whole
+
+LIMIT = 20_000
+
+
+def files(folder):
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_file_that_cannot_be_finished_is_as_it_was(tmp_path):
+    file = tmp_path / "deep" / "page.html"
+    write_whole(file, "before")
+    with short_of_space(LIMIT), pytest.raises(OSError, match="too large"):
+        write_whole(file, "x" * 2 * LIMIT)
+    assert file.read_text() == "before"
+    assert files(tmp_path) == {"deep/page.html"}
+
+
+def test_saving_raises_what_the_system_says(tmp_path):
+    with short_of_space(LIMIT), pytest.raises(OSError, match="too large") as caught:
+        rf.save(nn.Linear(100, 100), tmp_path / "model")
+    assert caught.value.errno == errno.EFBIG
+    assert not files(tmp_path)
+
+
+@pytest.mark.parametrize("size", [10, 100])  # of the layer: it is the state beside the model, or the model, that fails
+def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(size, tmp_path):
+    model, state = nn.Linear(size, size), {"settings": {}, "number": torch.ones(1)}
+    write_checkpoint(tmp_path, model, state, 1)
+    before = files(tmp_path)
+    with short_of_space(LIMIT), pytest.raises(OSError, match="too large"):
+        write_checkpoint(tmp_path, model, {**state, "number": torch.ones(LIMIT)}, 2)
+    assert files(tmp_path) == before
+    found = read_checkpoint(tmp_path, model, {})
+    assert found is not None
+    assert found["number"].tolist() == [1]
