@@ -253,9 +253,7 @@ def _chain_cost(layout: Layout, size: dict[str, int], batch: int) -> float:
     shapes = [_shape(table, size) for table in layout.tables]
     exact, (left, before, outputs, after, right) = Sizes.of(shapes), Sizes.of(shapes).padded()
     gathered = exact.left * exact.before + exact.after * exact.right * (len(shapes) > 2)
-    # products with rows of R have at least 16 rows themselves
-    pieces = max(left * outputs, 16) if right > 1 else left * outputs
-    multiplied = pieces * after * (before + right * (len(shapes) > 2))
+    multiplied = left * outputs * after * (before + right * (len(shapes) > 2))
     tiles = batch / _ROWS_PER_TILE + min(batch, shapes[1][0])
     return (
         _forming_cost(layout, size)
