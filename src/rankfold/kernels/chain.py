@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rankfold.kernels import reference
-from rankfold.kernels.launch import give_up, is_wide, padded, precision, usable, with_gradient
+from rankfold.kernels.launch import give_up, is_wide, padded, precision, usable, with_gradients
 
 # The largest matrix of a tile should have this many entries, in forward and in backward, and may never have
 # more than the last: 128 threads hold them in registers.
@@ -51,7 +52,7 @@ class Sizes(NamedTuple):
         right = 1 if self.right == 1 else padded(self.right, 16)
         return Sizes(padded(self.left), padded(self.before, 16), padded(self.outputs), after, right)
 
-    def tiles(self, room: int, backward: bool = False) -> Tiles | None:
+    def tiles(self, room: int, backward: bool = False, most_rows: int = _MAX_ROWS) -> Tiles | None:
         """The largest tile all of whose matrices have at most ``room`` entries."""
         left, before, outputs, after, right = self.padded()
         least = max(1, 16 // after, 16 // left if right > 1 else 1)
@@ -59,10 +60,10 @@ class Sizes(NamedTuple):
         copies = 1 if right == 1 else 4 if backward else 2
         choices = [
             (rows * piece, rows, piece)
-            for rows in _powers(max(1, 16 // left), _MAX_ROWS)
+            for rows in _powers(max(1, 16 // left), most_rows)
             for piece in _powers(least, max(least, min(outputs, _MAX_OUTPUTS)))
             if max(copies * rows * left * piece * max(after, right), before * piece * after) <= room
-            and rows * max(left * before, after * right) <= room
+            and rows * max(left * before, after * right * min(2, right)) <= room  # matrices have a gradient beside them
         ]
         warps = _WARPS // 2 if copies == 4 else _WARPS
         return Tiles(*max(choices)[1:], warps) if choices else None
@@ -77,10 +78,11 @@ def fits(sizes: Sizes) -> bool:
     return sizes.tiles(_MAX_ENTRIES) is not None
 
 
-def tiles_for(sizes: Sizes, backward: bool) -> Tiles:
-    """The tiles of a launch."""
+def tiles_for(sizes: Sizes, backward: bool, rows_per_group: float) -> Tiles:
+    """The tiles of a launch. A tile takes its groups of rows one by one, so it should not have many of them."""
     room = _BACKWARD_ENTRIES if backward else _FORWARD_ENTRIES
-    chosen = sizes.tiles(room, backward) or sizes.tiles(_MAX_ENTRIES)
+    most_rows = min(_MAX_ROWS, padded(math.ceil(rows_per_group), 16))
+    chosen = sizes.tiles(room, backward, most_rows) or sizes.tiles(_MAX_ENTRIES)
     if chosen is None:
         raise ValueError(f"no tile of a chain of sizes {tuple(sizes)} fits the registers; use plain torch")
     return chosen
@@ -211,7 +213,7 @@ def launch_forward(
     if bag is not None:
         out = tables[0].new_zeros(bags, sizes.entries, dtype=torch.float32)
     if count:
-        tiles = tiles or tiles_for(sizes, backward=False)
+        tiles = tiles or tiles_for(sizes, False, count / tables[1].shape[0])
         with torch.cuda.device_of(index):
             chain_forward[(-(-count // tiles.rows),)](
                 *_operands(index, order, tables, bag, scale), out, count,
@@ -235,17 +237,19 @@ def launch_backward(
     from rankfold.kernels.chain_triton import chain_backward
 
     sizes, count = _sizes(tables), index.shape[0]
-    pairs = [with_gradient(table) for table in tables]
+    pairs = [with_gradients(table) for table in tables]
     tables, gradients = [table for table, _ in pairs], [gradient for _, gradient in pairs]
+    copies = [number for gradient in gradients for number in (gradient.shape[0], gradient.stride(0))]
     if count:
-        tiles = tiles or tiles_for(sizes, backward=True)
+        tiles = tiles or tiles_for(sizes, True, count / tables[1].shape[0])
         targets = (*gradients, gradients[0])[:3]  # an unused pointer where there is no right table
         with torch.cuda.device_of(index):
             chain_backward[(-(-count // tiles.rows),)](
-                *_operands(index, order, tables, bag, scale), grad, *targets, count,
+                *_operands(index, order, tables, bag, scale), grad, *targets, count, *(*copies, 1, 0)[:6],
                 *_arguments(sizes, tables, places), **_options(sizes, tables, places, bag, tiles, input_precision),
             )  # fmt: skip
-    return [gradient.to(tables[0].dtype) for gradient in gradients]
+    # one copy needs no sum
+    return [(g[0] if len(g) == 1 else g.sum(0)).to(tables[0].dtype) for g in gradients]
 
 
 def _sizes(tables: Sequence[Tensor]) -> Sizes:

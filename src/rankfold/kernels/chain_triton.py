@@ -100,13 +100,21 @@ def chain_forward(
 @triton.jit(do_not_specialize=["count"])
 def chain_backward(
     index, order, left, middle, right, bag, scale, grad, d_left, d_middle, d_right,
-    count, l_stride, l_size, m_stride, m_size, r_stride, r_size,
+    count, l_copies, l_entries, m_copies, m_entries, r_copies, r_entries,
+    l_stride, l_size, m_stride, m_size, r_stride, r_size,
     JL: tl.constexpr, R1, JM: tl.constexpr, R2, JR: tl.constexpr, la, lj, lr, ma, mq, mj, mr, ra, rq, rj,
     BLOCK: tl.constexpr, PJL: tl.constexpr, PR1: tl.constexpr, PJM: tl.constexpr, PR2: tl.constexpr,
     PJR: tl.constexpr, RIGHT: tl.constexpr, BAGS: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the tables, added to float32 ``d_left``, ``d_middle``, ``d_right``, in the tables' strides."""
-    slot = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    """Gradients of the tables, added to float32 ``d_left``, ``d_middle``, ``d_right``, in the tables' strides.
+
+    There may be several copies of each; a program adds to one of them.
+    """
+    program = tl.program_id(0)
+    d_left += (program % l_copies) * l_entries
+    d_middle += (program % m_copies) * m_entries
+    d_right += (program % r_copies) * r_entries
+    slot = program * BLOCK + tl.arange(0, BLOCK)
     live = slot < count
     row = tl.load(order + slot, mask=live, other=0)
     m = place(index, row, live, m_stride, m_size, WIDE)

@@ -17,6 +17,9 @@ from rankfold.contraction import constant
 
 # Where kernels run.
 DEVICES: tuple[str, ...] = ("cuda",)
+# A row that is often asked for is added to by many programs, which take turns. So small tables have several gradients
+# to add to: at most so many, with at most so many entries together.
+_MOST_COPIES, _ENTRIES_OF_COPIES = 16, 1 << 18
 
 _failed = False
 
@@ -71,3 +74,12 @@ def with_gradient(table: Tensor) -> tuple[Tensor, Tensor]:
     if gradient.stride() != table.stride():
         table = torch.empty_like(gradient, dtype=table.dtype).copy_(table)
     return table, gradient
+
+
+def with_gradients(table: Tensor) -> tuple[Tensor, Tensor]:
+    """A table and float32 gradients of zeros (copies, *shape of the table), each with its strides; add them up."""
+    copies = min(_MOST_COPIES, _ENTRIES_OF_COPIES // max(1, table.numel()))
+    if copies > 1:
+        return table.contiguous(), table.new_zeros(copies, *table.shape, dtype=torch.float32)
+    table, gradient = with_gradient(table)
+    return table, gradient[None]
