@@ -96,7 +96,9 @@ def test_a_demonstration_has_a_calibration_diagram_and_lambdas(tmp_path):
 
 
 def test_events_are_written_beside_the_page(copies):
-    assert report(copies / RESULT.name, "--tensorboard", copies / "events").exit_code == 0
+    written = report(copies / RESULT.name, "--tensorboard", copies / "events")
+    assert written.exit_code == 0
+    assert f"TensorBoard's events are in {copies / 'events'}" in written.output
     assert len(list((copies / "events").glob("events.out.tfevents.*"))) == 1
     assert report(copies, "--tensorboard", copies / "all").exit_code == 0
     assert {folder.name for folder in (copies / "all").iterdir()} == {file.stem for file in copies.glob("*.json")}

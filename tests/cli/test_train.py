@@ -111,6 +111,14 @@ def test_a_task_that_was_asked_for_is_no_guess(tmp_path):
     assert result.exit_code == 0, result.output
     assert "guessed" not in result.output
     assert "1 epoch in" in result.output
+    record = record_of(tmp_path / "run")
+    assert record["history"][-1]["evaluation_nll"] == pytest.approx(
+        record["metrics"]["posterior_mean"]["nll_nats"], rel=1e-4
+    )
+    noisy = record["history"][-1]["nll"] - record["history"][-1]["evaluation_nll"]
+    assert abs(noisy) < 1.0  # in one unit: prices vary by 11, whose logarithm is 2.4
+    rmse = record["metrics"]["posterior_mean"]["rmse"]
+    assert f", RMSE {rmse:.4g}, R² " in run("report", tmp_path / "run").output
 
 
 def test_the_least_data_there_can_be_are_a_regression_too(tmp_path):

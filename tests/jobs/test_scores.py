@@ -41,6 +41,9 @@ def test_scores_of_a_quantity():
     assert metrics["posterior_mean"]["noise_std"] == pytest.approx(7.0)
     assert metrics["baseline"]["rmse"] == pytest.approx(float((truth - 100).square().mean().sqrt()), rel=1e-5)
     assert 0 <= metrics["monte_carlo"]["within_90_percent"] <= 1
+    quick = Objective(target, False).quick_scores(model, data.evaluation)
+    assert quick["evaluation_nll"] == pytest.approx(metrics["posterior_mean"]["nll_nats"], rel=1e-5)
+    assert quick["evaluation_rmse"] == pytest.approx(metrics["posterior_mean"]["rmse"], rel=1e-5)
 
 
 def test_scores_of_classes_and_of_every_epoch():

@@ -38,6 +38,17 @@ def test_every_number_of_the_history_is_an_event(tmp_path):
     assert found["evaluation/monte_carlo/ece", 100] == pytest.approx(ece)
 
 
+def test_writing_again_replaces_ours_and_leaves_others(tmp_path):
+    other = tmp_path / "events.out.tfevents.1.other"
+    write_events(tmp_path, RUN)
+    once = read_scalars(tmp_path)
+    other.touch()
+    write_events(tmp_path, RUN)
+    assert len(list(tmp_path.iterdir())) == 2
+    other.unlink()
+    assert read_scalars(tmp_path) == once
+
+
 def test_without_tensorboardx_the_error_names_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(ModuleNotFoundError, match="tensorboardX"):

@@ -256,7 +256,10 @@ def test_a_page_of_many_layers_and_epochs_stays_small():
     epoch = {"nll": 0.123456, "kl_nats": 1234.5, "beta": 0.5, "accuracy": 0.98765, "parameters": 123456}
     history = [{**epoch, "ranks": ranks, "variances": variances} for _ in range(300)]
     html = make_report(_with(history=history, ranks={"before": ranks, "after": ranks}, table="other")).html
-    assert len(parse(html).all("svg")) > 48
+    page = parse(html)
+    assert len(page.all("svg")) > 48
+    folded = [details for details in page.by_id("training").all("details") if "open" not in details.attributes]
+    assert [len(details.all("svg")) for details in folded] == [18, 18]  # ranks and λ of all but 6
     assert len(html.encode()) < 300_000
 
 
@@ -290,8 +293,31 @@ def test_a_run_with_little_in_it_still_has_a_page():
 
 
 def test_a_regression_shows_its_own_score():
-    page = parse(make_report(_with(metrics={"posterior_mean": {"rmse": 0.5123, "nll_nats": 0.7}})).html)
-    assert "RMSE0.5123" in page.all("header")[0].text
+    scores = {"rmse": 0.5123, "nll_nats": 0.7, "r2": 0.8125}
+    page = parse(make_report(_with(metrics={"posterior_mean": scores})).html)
+    assert "RMSE0.5123R² 0.8125" in page.all("header")[0].text
+
+
+def test_the_axis_of_a_density_need_not_reach_zero():
+    """The NLL of a quantity depends on its unit; that of classes begins at 0."""
+    history = [{**epoch, "nll": 12 - 0.01 * n} for n, epoch in enumerate(TTM.record["history"])]
+    charts = {}
+    for metrics in (TTM.record["metrics"], {"posterior_mean": {"rmse": 0.5}}):
+        chart = _chart(parse(make_report(_with(metrics=metrics, history=history)).html), "NLL")
+        charts["rmse" in metrics["posterior_mean"]] = [float(t.text) for t in chart.all("text", "y")]
+    assert min(charts[False]) == 0
+    assert min(charts[True]) >= 10
+
+
+def test_layers_that_collapsed_are_named_in_one_warning():
+    names = list(TTM.ranks_after)
+    collapsed = [f"{name}.tensor collapsed: by SNR, all ranks of group {n} are dead" for name in names for n in (1, 2)]
+    page = parse(make_report(_with(warnings=[*collapsed, "stopped early"])).html)
+    assert [item.text for item in page.by_id("facts").all("li")] == [
+        f"The data have shown no use for {', '.join(names)} ({len(names)} of {len(names)} layers of factors); they are "
+        f"cut to rank 1. A smaller KL weight (--kl-weight), or more data, may keep more of them.",
+        "stopped early",
+    ]
 
 
 # Colours ----------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from rankfold.jobs.finished import check_finished_if_trained
 from rankfold.reporting.page import Report, make_report, write_page
 from rankfold.reporting.reading import DEMO_FILE, RUN_FILE, find_files, read_run
 from rankfold.reporting.run import Run
-from rankfold.reporting.wording import count, percent, times
+from rankfold.reporting.wording import count, times
 
 Out = Annotated[Path | None, typer.Option(help="The page, ending in .html; beside the run if left out.")]
 
@@ -107,6 +107,5 @@ def _sentence(made: Report, target: Path) -> str:
     run = made.subject
     if run is None:
         return f"{len(made.rows)} rows compared; the page is {target}"
-    accuracy = f", accuracy {percent(run.accuracy)}" if run.accuracy is not None else ""
     size = f"{count(run.final_parameters)} parameters, {times(run.times_smaller)} smaller than dense"
-    return f"{run.name}: {size}{accuracy}; the page is {target}"
+    return f"{run.name}: {', '.join([size, *map(' '.join, run.main_scores)])}; the page is {target}"

@@ -17,11 +17,12 @@ from rankfold.jobs.job import Job
 from rankfold.jobs.preparation import Preparation, counted
 from rankfold.jobs.running import JobRun
 from rankfold.jobs.targets import Quantity
+from rankfold.reporting.cautions import cautions
 
 Record = dict[str, Any]
 # More ranks than this get a line per layer instead of a bar each.
 _MOST_BARS, _MOST_LAYERS = 16, 14
-_COLLAPSE, _MOST_NAMED = " collapsed: ", 4
+_MOST_NAMED = 4  # of the layers of which nothing was left
 
 
 def screen(run: JobRun) -> RenderableType:
@@ -91,15 +92,7 @@ def hints(result: Record) -> Iterator[str]:
     if result["data"]["num_evaluation"] < 100:
         few = counted(result["data"]["num_evaluation"], "example")
         yield f"Scores from {few} are rough; a larger --validation-share helps."
-    # A layer warns at every cut that would have left it nothing; it is named once.
-    collapsed = list(dict.fromkeys(text.split(".tensor")[0] for text in result["warnings"] if _COLLAPSE in text))
-    if collapsed:
-        some = ", ".join(collapsed[:_MOST_NAMED]) + (", …" if len(collapsed) > _MOST_NAMED else "")
-        yield (
-            f"The data have shown no use for {some} ({len(collapsed)} of {len(result['ranks']['after'])} layers of "
-            f"factors); they are cut to rank 1. A smaller --kl-weight, or more data, may keep more of them."
-        )
-    yield from (warning for warning in result["warnings"] if _COLLAPSE not in warning)
+    yield from cautions(result["warnings"], len(result["ranks"]["after"]), _MOST_NAMED)
 
 
 def _score_table(metrics: Record, num_evaluation: int) -> Table:

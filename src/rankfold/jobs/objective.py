@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
@@ -39,8 +40,13 @@ class Objective:
     def of(cls, preparation: Preparation) -> Objective:
         return cls(preparation.target, preparation.is_click)
 
+    @property
+    def nats_of_unit(self) -> float:
+        """What is added to the NLL of standardised numbers to get that of the numbers in their own unit: log σ."""
+        return math.log(self.target.std) if isinstance(self.target, Quantity) else 0.0
+
     def loss(self, model: nn.Module) -> Loss:
-        """Mean NLL in nats of outputs, given labels; that of a quantity has a learned noise, the model's."""
+        """Mean NLL in nats of outputs, given labels; a quantity is standardised, and the model learns its noise."""
         if isinstance(model, TableRegressor):
             return model.likelihood
         return click_loss if self.is_click else F.cross_entropy
@@ -68,7 +74,7 @@ class Objective:
 
     @torch.no_grad()
     def quick_scores(self, model: nn.Module, examples: Examples) -> dict[str, float]:
-        """NLL in nats and accuracy, or the root mean squared error in the target's unit, of the posterior mean."""
+        """NLL in nats and accuracy, or root mean squared error, of the posterior mean; a quantity in its own unit."""
         loss, nll, right, squares = self.loss(model), 0.0, 0.0, 0.0
         with posterior_mean(model):
             for batch in torch.arange(len(examples), device=examples.device).split(_BATCH):
@@ -78,7 +84,7 @@ class Objective:
                     squares += float((outputs - labels).square().sum())
                 else:
                     right += float(num_right(outputs, labels))
-        scores = {"evaluation_nll": nll / len(examples)}
+        scores = {"evaluation_nll": nll / len(examples) + self.nats_of_unit}
         if isinstance(self.target, Quantity):
             return {**scores, "evaluation_rmse": self.target.std * (squares / len(examples)) ** 0.5}
         return {**scores, "evaluation_accuracy": right / len(examples)}

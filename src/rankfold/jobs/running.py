@@ -158,8 +158,8 @@ class JobRun:
             raise Stopped(epoch.epoch)
 
     def _record(self, epoch: Epoch, extras: Mapping[str, Any]) -> Record:
-        """An epoch as it stands in the result; a quantity has no accuracy."""
-        record = asdict(epoch)
+        """An epoch as it stands in the result; a quantity has no accuracy, and its NLL is that in its own unit."""
+        record = {**asdict(epoch), "nll": epoch.nll + self.objective.nats_of_unit}
         if not isinstance(self.objective.target, Classes):
             record["accuracy"] = None
         return {**record, **{key: value for key, value in extras.items() if key not in record}}

@@ -62,16 +62,15 @@ def _of_quantity(
     mean, _ = objective.predict(model, examples.inputs, 0, seed)
     average, spread = objective.predict(model, examples.inputs, NUM_SAMPLES, seed)
     learned = {"noise_std": target.std * noise}
-    nats = math.log(target.std)  # from the density of standardised numbers to that of the numbers themselves
     inside = (labels - average).abs() <= _WITHIN_90 * (spread.square() + noise**2).sqrt()
     return {
         "posterior_mean": {
-            "nll_nats": nats + _normal_nll(labels, mean, noise),
+            "nll_nats": objective.nats_of_unit + _normal_nll(labels, mean, noise),
             **errors(mean, labels, target),
             **learned,
         },
         "monte_carlo": {
-            "nll_nats": nats + _sampled_nll(model, examples, noise, seed),
+            "nll_nats": objective.nats_of_unit + _sampled_nll(model, examples, noise, seed),
             **errors(average, labels, target),
             **learned,
             "within_90_percent": float(inside.double().mean()),

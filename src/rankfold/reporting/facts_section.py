@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rankfold.accounting_text import bytes_text
+from rankfold.reporting.cautions import cautions
 from rankfold.reporting.markup import Html, element
 from rankfold.reporting.run import Run
 from rankfold.reporting.wording import count, duration
@@ -39,7 +40,7 @@ def facts(run: Run, sizes: Mapping[str, int]) -> Html:
         "section",
         {"id": "facts"},
         element("h2", None, "Settings and circumstances"),
-        _warnings(run.record),
+        _warnings(run),
         element("div", {"class": "facts"}, *(_list(title, values) for title, values in lists if values)),
     )
 
@@ -97,8 +98,8 @@ def _list(title: str, values: Mapping[str, str]) -> Html:
     return element("div", None, element("h3", None, title), element("dl", None, *pairs))
 
 
-def _warnings(record: Mapping[str, Any]) -> Html | None:
-    found = [str(warning) for warning in record.get("warnings") or ()]
+def _warnings(run: Run) -> Html | None:
+    found = cautions([str(warning) for warning in run.record.get("warnings") or ()], len(run.ranks_after))
     if not found:
         return None
     items = [element("li", None, warning) for warning in found]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rankfold.reporting.drawings import squares
 from rankfold.reporting.markup import Html, element, join
 from rankfold.reporting.run import Run
-from rankfold.reporting.wording import SCORES, count, duration, number, percent, points, times
+from rankfold.reporting.wording import count, duration, percent, points, times
 
 
 def headline(run: Run) -> Html:
@@ -66,11 +66,10 @@ def _quality_tile(run: Run) -> Html | None:
     """Accuracy against dense; for a run without it the first score there is."""
     if run.accuracy is not None:
         return _tile("Accuracy", percent(run.accuracy), _against_dense(run))
-    scores = run.scores.get("posterior_mean", {})
-    key = next((key for key in ("rmse", "nll_nats", *scores) if key in scores), None)
-    if key is None:
+    if not run.main_scores:
         return None
-    return _tile(SCORES[key][0] if key in SCORES else key.replace("_", " "), number(scores[key]), "")
+    first, *others = run.main_scores
+    return _tile(*first, ", ".join(map(" ".join, others)))
 
 
 def _against_dense(run: Run) -> str:

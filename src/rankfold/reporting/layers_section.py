@@ -10,6 +10,7 @@ from rankfold.reporting.run import Cut, Run
 from rankfold.reporting.wording import count, modes, ranks_change, times
 
 Column = tuple[str, str]  # heading and class
+_MOST_OPEN = 8  # cuts of a layer, and layers with cuts; longer lists are folded
 
 
 def table(
@@ -97,11 +98,12 @@ def _history_of_cuts(run: Run) -> Html:
     if not cuts:
         return element("p", {"class": "note"}, "No rank was cut during training.")
     by_layer = {layer: [cut for cut in cuts if cut.layer == layer] for layer in run.ranks_after}
-    lists = [_cuts_of(layer, found) for layer, found in by_layer.items() if found]
+    few = sum(map(bool, by_layer.values())) <= _MOST_OPEN
+    lists = [_cuts_of(layer, found, few and len(found) <= _MOST_OPEN) for layer, found in by_layer.items() if found]
     return join(element("h3", None, "What was cut when"), element("div", {"class": "grid cuts"}, *lists))
 
 
-def _cuts_of(layer: str, cuts: Sequence[Cut]) -> Html:
+def _cuts_of(layer: str, cuts: Sequence[Cut], is_open: bool) -> Html:
     items = [
         element("li", None, element("span", None, f"epoch {cut.epoch}"), ranks_change(cut.before, cut.after))
         for cut in cuts
@@ -110,7 +112,7 @@ def _cuts_of(layer: str, cuts: Sequence[Cut]) -> Html:
     name = f"{gone} rank{'s' if gone != 1 else ''} cut in {len(cuts)} step{'s' if len(cuts) != 1 else ''}"
     return element(
         "details",
-        {"open": "open" if len(cuts) <= 8 else None},
+        {"open": "open" if is_open else None},
         element("summary", None, element("b", None, layer), " ", name),
         element("ol", None, *items),
     )

@@ -76,7 +76,11 @@ def make_report(subject: Run | None, others: Sequence[Run] = ()) -> Report:
         found = layers_of(subject, saved)
         body = join(
             headline(subject),
-            training(subject, saved.variances if saved is not None else {}),
+            training(
+                subject,
+                saved.variances if saved is not None else {},
+                {layer.name: layer.dense or 0 for layer in found},
+            ),
             layers(subject, found),
             quality(subject, bins_of(subject, folder)),
             compared,

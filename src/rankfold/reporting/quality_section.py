@@ -10,7 +10,7 @@ from rankfold.reporting.layers_section import Column, table
 from rankfold.reporting.markup import Html, element, join
 from rankfold.reporting.run import Run
 from rankfold.reporting.training_section import figure
-from rankfold.reporting.wording import PREDICTIONS, SCORES, count, number, percent, score
+from rankfold.reporting.wording import PREDICTIONS, SCORES, count, number, percent, score, score_name
 from rankfold.uncertainty import Bins
 
 _LEAST_SHOWN = 0.005  # of probability, in any draw; a label below it is left out
@@ -35,7 +35,7 @@ def _score_table(run: Run) -> Html | None:
     keys.sort(key=lambda key: list(SCORES).index(key) if key in SCORES else len(SCORES))
     columns: list[Column] = [("score", ""), *((_prediction(run, name), "n") for name in scores), ("", "about")]
     rows = [
-        [_name(key), *(score(key, found[key]) if key in found else "–" for found in scores.values()), _about(key)]
+        [score_name(key), *(score(key, found[key]) if key in found else "–" for found in scores.values()), _about(key)]
         for key in keys
     ]
     return table(columns, rows, f"Scores {_where(run)}")
@@ -52,10 +52,6 @@ def _where(run: Run) -> str:
     examples = (run.record.get("data") or {}).get("num_evaluation")
     split = run.spec.get("split", "test")
     return f"on {count(examples)} {split} examples" if examples else f"on the {split} examples"
-
-
-def _name(key: str) -> str:
-    return SCORES[key][0] if key in SCORES else key.replace("_", " ")
 
 
 def _about(key: str) -> str:

@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
-from rankfold.reporting.wording import DATA_SETS, FORMATS, METHODS, PREDICTIONS
+from rankfold.reporting.wording import DATA_SETS, FORMATS, METHODS, PREDICTIONS, score, score_name
 
 Record = Mapping[str, Any]
 _NO_SCORES = ("samples", "answer")  # they say of what the scores are
@@ -163,6 +163,14 @@ class Run:
     def accuracy(self) -> float | None:
         """Of the posterior mean on the evaluation examples."""
         return self.scores.get("posterior_mean", {}).get("accuracy")
+
+    @property
+    def main_scores(self) -> list[tuple[str, str]]:
+        """Names and values of what says most of the posterior mean: accuracy, RMSE and R², or what there is."""
+        scores = self.scores.get("posterior_mean", {})
+        keys = [key for key in ("accuracy", "rmse", "nll_nats", *scores) if key in scores][:1]
+        keys += ["r2"] if "rmse" in keys and "r2" in scores else []
+        return [(score_name(key), score(key, scores[key])) for key in keys]
 
     # Training -------------------------------------------------------------------------------------
 

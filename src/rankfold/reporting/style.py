@@ -90,6 +90,7 @@ td.about,th.about{padding-left:14px}
 .key.c2::before{background:var(--c2)}.key.c3::before{background:var(--c3)}
 .note{color:var(--soft);font-size:14px}
 details{font-size:14px}
+.more{margin-top:20px}.more .grid{margin-top:16px}
 summary{cursor:pointer;padding:2px 0;color:var(--soft)}
 summary b{color:var(--ink);font-weight:600}
 details ol{list-style:none;margin:6px 0 0;padding:0}

@@ -16,6 +16,8 @@ _STAGES = {"fine-tune": "fine-tuning", "dense": "dense training", "train": "trai
 # A quantity that spans more than this is drawn by logarithms.
 _WIDE = 30.0
 _MOST_LAMBDA_LINES = 150  # on a page
+# Of more layers than this, the charts of the largest few are open and the others folded.
+_MOST_LAYERS, _OPEN_LAYERS = 8, 6
 
 
 def figure(title: str, drawing: Html, note: str = "") -> Html:
@@ -24,23 +26,44 @@ def figure(title: str, drawing: Html, note: str = "") -> Html:
     return element("figure", None, caption, drawing)
 
 
-def training(run: Run, saved_variances: Mapping[str, Sequence[Sequence[float]]]) -> Html | None:
-    """All plots over the epochs, or nothing for a run that kept no history."""
+def training(
+    run: Run, saved_variances: Mapping[str, Sequence[Sequence[float]]], sizes: Mapping[str, int]
+) -> Html | None:
+    """All plots over the epochs, or nothing for a run that kept no history; ``sizes`` are those of the layers."""
     if not run.history:
         return None
     marks = _marks(run)
     groups = [
-        _group("Ranks", _rank_charts(run, marks)),
-        _group("Size and objective", [*_size_chart(run, marks), *_objective_charts(run, marks)]),
-        _group("λ, the prior variance of each rank", _lambda_charts(run, saved_variances, marks)),
+        _group("Ranks", _of_layers(_rank_charts(run, marks), sizes)),
+        _group("Size and objective", _grid([*_size_chart(run, marks), *_objective_charts(run, marks)])),
+        _group("λ, the prior variance of each rank", _of_layers(_lambda_charts(run, saved_variances, marks), sizes)),
     ]
     return element("section", {"id": "training"}, element("h2", None, "Training"), *groups)
 
 
-def _group(title: str, figures: Sequence[Html]) -> Html | None:
-    if not figures:
-        return None
-    return join(element("h3", None, title), element("div", {"class": "grid"}, *figures))
+def _group(title: str, content: Html | None) -> Html | None:
+    return None if content is None else join(element("h3", None, title), content)
+
+
+def _grid(figures: Sequence[Html]) -> Html | None:
+    return element("div", {"class": "grid"}, *figures) if figures else None
+
+
+def _of_layers(charts: Mapping[str, Html], sizes: Mapping[str, int]) -> Html | None:
+    """The chart of every layer; of many, those of the largest few are open."""
+    if len(charts) <= _MOST_LAYERS:
+        return _grid(list(charts.values()))
+    largest = sorted(charts, key=lambda layer: -sizes.get(layer, 0))[:_OPEN_LAYERS]
+    folded = [chart for layer, chart in charts.items() if layer not in largest]
+    return join(
+        _grid([chart for layer, chart in charts.items() if layer in largest]),
+        element(
+            "details",
+            {"class": "more"},
+            element("summary", None, f"{len(folded)} more layers; those above are the largest"),
+            _grid(folded),
+        ),
+    )
 
 
 def _marks(run: Run) -> list[Mark]:
@@ -60,9 +83,9 @@ def _marks(run: Run) -> list[Mark]:
 # Ranks ------------------------------------------------------------------------------------------------
 
 
-def _rank_charts(run: Run, marks: Sequence[Mark]) -> list[Html]:
+def _rank_charts(run: Run, marks: Sequence[Mark]) -> dict[str, Html]:
     """A chart per layer, a line per rank."""
-    charts = []
+    charts = {}
     for layer, before in run.ranks_before.items():
         points = [(epoch.position, epoch.ranks[layer]) for epoch in run.history if layer in epoch.ranks]
         if not points:
@@ -75,7 +98,7 @@ def _rank_charts(run: Run, marks: Sequence[Mark]) -> list[Html]:
         after = run.ranks_after[layer]
         words = f"{layer}: ranks {modes(before)} at the start, {modes(after)} at the end of {len(run.history)} epochs"
         note = modes(after) if list(after) == list(before) else f"{modes(before)} → {modes(after)}"
-        charts.append(figure(layer, line_chart(lines, words, marks=marks), note))
+        charts[layer] = figure(layer, line_chart(lines, words, marks=marks), note)
     return charts
 
 
@@ -145,8 +168,13 @@ def _objective_chart(run: Run, kind: _Quantity, marks: Sequence[Mark]) -> Html |
     values = [value for _, ys in found.values() for value in ys]
     wide = kind.title == "NLL" and min(values) > 0 and max(values) > _WIDE * min(values)
     words = f"{kind.title} {kind.note}: {'; '.join(changes)}".replace("  ", " ")
-    chart = line_chart(lines, words, log=wide, zero=kind.title != "Accuracy", marks=marks)
+    chart = line_chart(lines, words, log=wide, zero=_has_zero(run, kind), marks=marks)
     return figure(kind.title, chart, _note(kind, list(found)))
+
+
+def _has_zero(run: Run, kind: _Quantity) -> bool:
+    """Whether 0 means something: not among accuracies near 1, nor for the NLL of a density, which has a unit."""
+    return kind.title != "Accuracy" and (kind.title != "NLL" or run.accuracy is not None)
 
 
 def _note(kind: _Quantity, names: Sequence[str]) -> str:
@@ -158,11 +186,12 @@ def _note(kind: _Quantity, names: Sequence[str]) -> str:
 # λ ----------------------------------------------------------------------------------------------------
 
 
-def _lambda_charts(run: Run, saved: Mapping[str, Sequence[Sequence[float]]], marks: Sequence[Mark]) -> list[Html]:
-    """λ over training if the run noted it, else those of the saved model."""
+def _lambda_charts(run: Run, saved: Mapping[str, Sequence[Sequence[float]]], marks: Sequence[Mark]) -> dict[str, Html]:
+    """By layer, λ over training if the run noted it, else those of the saved model."""
     if any(epoch.variances for epoch in run.history):
-        return [chart for layer in run.ranks_after if (chart := _lambda_lines(run, layer, marks)) is not None]
-    return [_lambda_strips(layer, groups) for layer, groups in saved.items()]
+        charts = {layer: _lambda_lines(run, layer, marks) for layer in run.ranks_after}
+        return {layer: chart for layer, chart in charts.items() if chart is not None}
+    return {layer: _lambda_strips(layer, groups) for layer, groups in saved.items()}
 
 
 def _lambda_lines(run: Run, layer: str, marks: Sequence[Mark]) -> Html | None:

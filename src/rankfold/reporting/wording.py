@@ -74,6 +74,11 @@ def times(ratio: float) -> str:
     return f"{ratio:,.0f}×" if ratio >= 20 else f"{ratio:.1f}×"
 
 
+def score_name(key: str) -> str:
+    """What a score is called."""
+    return SCORES[key][0] if key in SCORES else key.replace("_", " ")
+
+
 def score(key: str, value: float) -> str:
     """A score as its kind is written."""
     return percent(value) if key in SCORES and SCORES[key][2] else number(value)

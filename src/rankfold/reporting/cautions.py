@@ -1,0 +1,30 @@
+"""The warnings of a run, in words for those who train and do not write the library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_COLLAPSE = " collapsed: "
+
+
+def cautions(warnings: Sequence[str], num_layers: int, most_named: int | None = None) -> list[str]:
+    """All warnings; those about layers of which nothing was left are one. Of these at most so many are named.
+
+    >>> cautions(["a.tensor collapsed: rank 1", "a.tensor collapsed: rank 2", "b.tensor collapsed: all"], 9)[0][:52]
+    'The data have shown no use for a, b (2 of 9 layers o'
+    """
+    # a layer warns at every cut that would have left it nothing; it is named once
+    names = list(dict.fromkeys(text.split(_COLLAPSE)[0].removesuffix(".tensor") for text in warnings if _is_one(text)))
+    others = [text for text in warnings if not _is_one(text)]
+    if not names:
+        return others
+    shown = ", ".join(names[:most_named]) + (", …" if most_named is not None and len(names) > most_named else "")
+    return [
+        f"The data have shown no use for {shown} ({len(names)} of {num_layers} layers of factors); they are cut to "
+        f"rank 1. A smaller KL weight (--kl-weight), or more data, may keep more of them.",
+        *others,
+    ]
+
+
+def _is_one(text: str) -> bool:
+    return _COLLAPSE in text
