@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from jobs.made_up import clicks, images, lines, table
+from jobs.made_up import clicks, images, lines, planted_clicks, table
 from typer.testing import CliRunner
 
 from rankfold.cli.main import app
@@ -58,6 +58,13 @@ def test_the_table_and_the_settings_are_shown(tmp_path):
         "273 epochs of 11 steps, 3,003 in all; batches of 16; learning rate 0.01; log-uniform prior; KL weight 0.13"
         in (shown)
     )
+
+
+def test_layers_of_which_the_same_is_to_be_said_share_a_note(tmp_path):
+    shown = run("plan", planted_clicks(tmp_path / "c.tsv", 100)).output
+    (note,) = (line for line in shown.splitlines() if line.startswith("note: tables.1,"))
+    assert "tables.2, tables.3" in note
+    assert shown.count("note: ") < 8
 
 
 def test_a_wrong_request_is_refused_as_in_training(tmp_path):

@@ -143,7 +143,11 @@ def _shorten(cell: str, longest: int) -> str:
 
 
 def _notes(plan: Plan) -> list[str]:
-    notes = [f"{row.name}: {row.note}" for row in plan.rows if row.note] + list(plan.notes)
+    names: dict[str, list[str]] = {}  # of the layers, by what there is to say of them
+    for row in plan.rows:
+        if row.note:
+            names.setdefault(row.note, []).append(row.name)
+    notes = [f"{', '.join(found)}: {note}" for note, found in names.items()] + list(plan.notes)
     if not any(row.action == "tensorize" for row in plan.rows):
         notes.append("no layer would be tensorized")
     return [line for note in notes for line in textwrap.wrap(f"note: {note}", _WIDTH, subsequent_indent="      ")]
