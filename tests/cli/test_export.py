@@ -1,5 +1,6 @@
 """``rankfold export`` from the demonstration to a file that runs without torch."""
 
+import csv
 import json
 import os
 import re
@@ -7,8 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import onnxruntime
 import pytest
 import torch
+from jobs.made_up import images, lines, planted_clicks
+from PIL import Image
 from typer.testing import CliRunner
 
 import rankfold as rf
@@ -56,7 +61,7 @@ def test_a_file_that_cannot_be_written_is_named(demo, ending, tmp_path):
     wide = {"COLUMNS": "500", "TERMINAL_WIDTH": "500"}
     result = CliRunner(env=wide).invoke(app, ["export", str(demo[0]), str(tmp_path / "file" / f"x.{ending}")])
     assert result.exit_code == 2
-    assert f"x.{ending} cannot be written (File exists); choose another file" in result.output
+    assert f"x.{ending} cannot be written (File exists); choose another place" in result.output
 
 
 def test_the_figures_come_as_json(demo, tmp_path):
@@ -116,6 +121,87 @@ def test_the_example_of_a_table_in_the_docs_says_what_predict_says(tmp_path, mon
     exec(block, names)
     said = CliRunner().invoke(app, ["predict", "runs/prices", "new.csv", "--samples", "0", "--out", "-"])
     assert float(said.output.splitlines()[1].split(",")[1]) == pytest.approx(names["price"], rel=1e-4)
+
+
+def logits(folder, *inputs):
+    session = onnxruntime.InferenceSession(folder / "model.onnx")
+    names = [expected.name for expected in session.get_inputs()]
+    return names, session.run(None, dict(zip(names, inputs, strict=True)))[0]
+
+
+def trained_and_exported(data, tmp_path):
+    """The folder of a run, what it keeps of the data, and what it predicts of them."""
+    run = tmp_path / "run"
+    trained = CliRunner().invoke(app, ["train", str(data), "--epochs", "2", "--quiet", "--out", str(run)])
+    assert trained.exit_code == 0, trained.output
+    assert export(run).exit_code == 0
+    said = CliRunner().invoke(app, ["predict", str(run), str(data), "--samples", "0", "--out", "-"])
+    rows = list(csv.DictReader(said.stdout.splitlines()))
+    return run, json.loads((run / "preprocessing.json").read_text()), rows
+
+
+def test_inputs_of_images_are_what_the_docs_say(tmp_path):
+    data = images(tmp_path / "photos")
+    run, prepared, rows = trained_and_exported(data, tmp_path)
+    pixels = np.stack([np.asarray(Image.open(data / row["file"]), np.float32) for row in rows])[:, None]
+    names, found = logits(run, (pixels - prepared["mean"][0]) / np.float32(prepared["std"][0]))
+    assert names == ["images"]
+    assert_probabilities(found, rows, prepared)
+
+
+def test_inputs_of_texts_are_what_the_docs_say(tmp_path):
+    data = lines(tmp_path / "reviews.txt")
+    run, prepared, rows = trained_and_exported(data, tmp_path)
+    index = {word: n for n, word in enumerate(prepared["words"], 2)}
+    texts = [line.split("\t")[1].split()[-prepared["length"] :] for line in data.read_text().splitlines()]
+    inputs = np.zeros((len(texts), prepared["length"]), np.int32)
+    for n, text in enumerate(texts):
+        inputs[n, : len(text)] = [index.get(word, 0) for word in text]
+    names, found = logits(run, inputs)
+    assert names == ["rows"]
+    assert_probabilities(found, rows, prepared)
+
+
+def test_inputs_of_clicks_are_what_the_docs_say(tmp_path):
+    data = planted_clicks(tmp_path / "clicks.tsv", 200)
+    run, prepared, rows = trained_and_exported(data, tmp_path)
+    fields = [line.split("\t") for line in data.read_text().splitlines()]
+    numbers = np.log1p([[max(0, int(field or 0)) for field in line[1:14]] for line in fields]).astype(np.float32)
+    places = [dict(zip(*pair, strict=True)) for pair in zip(prepared["tokens"], prepared["rows"], strict=True)]
+    categories = [
+        [places[n].get(int(field or "0", 16), prepared["shared"][n]) for n, field in enumerate(line[14:])]
+        for line in fields
+    ]
+    names, found = logits(run, numbers, np.array(categories, np.int32))
+    assert names == ["numbers", "categories"]
+    expected = [float(row["probability_1"]) for row in rows]
+    np.testing.assert_allclose(1 / (1 + np.exp(-found)), expected, rtol=1e-4)
+
+
+def assert_probabilities(found, rows, prepared):
+    shares = np.exp(found) / np.exp(found).sum(1, keepdims=True)
+    for n, name in enumerate(prepared["target"]["names"]):
+        np.testing.assert_allclose(shares[:, n], [float(row[f"probability_{name}"]) for row in rows], rtol=1e-4)
+
+
+def test_what_changes_nothing_is_told(tmp_path):
+    rf.save(rf.tensorize_(classifier(), rf.TTM(1)), tmp_path / "small")
+    of = ("--model", "rankfold.demo:classifier", "--input", "64")
+    small = export(tmp_path / "small", tmp_path / "a.onnx", *of, "--int8", "--layout", "halves")
+    assert "No matrix or factor has 128 entries or more: --int8 has changed nothing." in small.output
+    assert "--layout halves has changed nothing." in small.output
+    rf.save(rf.tensorize_(classifier(), rf.TT(6)), tmp_path / "large")
+    large = export(tmp_path / "large", tmp_path / "b.onnx", *of, "--int8", "--layout", "halves", "--json")
+    assert json.loads(large.output)["notes"] == []
+
+
+def test_a_network_in_the_current_folder_is_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
+    rf.save(rf.tensorize_(classifier(), rf.CP(2)), tmp_path / "saved")
+    (tmp_path / "my_own_nets.py").write_text("from rankfold.demo import classifier\n")
+    result = export("saved", "--model", "my_own_nets:classifier", "--input", "64")
+    assert result.exit_code == 0, result.output
 
 
 # Without torch -----------------------------------------------------------------------------------------

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -21,13 +23,19 @@ from rankfold.cli.reading import refusal
 from rankfold.cli.writing import writing
 from rankfold.data.errors import DataError
 from rankfold.export import ExportError, export_onnx, export_program
-from rankfold.export.layouts import Layout
+from rankfold.export.int8 import MIN_ENTRIES
+from rankfold.export.layouts import Layout, changes
 from rankfold.jobs.finished import check_finished_if_trained
 from rankfold.whole_files import whole_file
 
-Figures = dict[str, str | int | float]
+Figures = dict[str, Any]
 
 FAILED = 1
+_NO_BYTES = f"No matrix or factor has {MIN_ENTRIES} entries or more: --int8 has changed nothing."
+_NO_LAYER = {
+    "halves": "No linear layer of this model has halves (TTM has none): --layout halves has changed nothing.",
+    "dense": "No layer of this model is made of factors: --layout dense has changed nothing.",
+}
 _EXAMPLES = 8  # in the batch that the file is made and checked with
 
 
@@ -59,10 +67,13 @@ def export(
 
     `rankfold export runs/mine net.onnx --model mypackage.nets:small --input 3x32x32`
 
+    The package is one that is installed, or a folder of its name in the current one.
+
     For a run of `train` the file takes what the network takes, not the data as they are on disk: `preprocessing.json`
     in the run's folder says how one becomes the other. Of a table, numbers are standardised, (x − mean) / std, with 0
     for a missing one; a category is its place in the column's list, from 1, with 0 for an unknown one. Out come the
-    logits of the classes, or a quantity, standardised likewise.
+    logits of the classes, or a quantity, standardised likewise. The documentation tells the
+    same of other data, under *Export a model*.
 
     Exit codes: 0 written, 1 the model cannot be exported, 2 the request is wrong.
     """
@@ -98,7 +109,7 @@ def _load(run: Path, model: str, inputs: list[Input]) -> tuple[nn.Module, tuple[
             f"{folder} does not say which network it holds; name the function that makes it with --model "
             f"package.module:function, and its inputs with --input, such as --input 784"
         )
-    dense = found.make() if found and not model else find_network(name)()
+    dense = found.make() if found and not model else _named(name)
     network = rebuild(dense, folder)
     example = tuple(shape.example(_EXAMPLES) for shape in shapes)
     try:
@@ -112,6 +123,12 @@ def _load(run: Path, model: str, inputs: list[Input]) -> tuple[nn.Module, tuple[
     return network, example
 
 
+def _named(name: str) -> nn.Module:
+    """What the function makes; a module in the current folder is found, as it is by `python -m`."""
+    sys.path.insert(0, os.getcwd())
+    return find_network(name)()
+
+
 def _write(network: nn.Module, target: Path, example: tuple[Tensor, ...], layout: Layout, int8: bool) -> Figures:
     """Write the file; what there is to say of it."""
     counts = accounting(network).total
@@ -119,10 +136,12 @@ def _write(network: nn.Module, target: Path, example: tuple[Tensor, ...], layout
         "file": str(target),
         "dense_parameters": counts.dense_parameters,
         "dense_bytes": counts.dense_bytes,
+        "notes": [] if layout == "factors" or changes(network, layout) else [_NO_LAYER[layout]],
     }
     if target.suffix == ".onnx":
         file = export_onnx(network, target, example, layout=layout, quantize="int8" if int8 else None)
         figures |= {"parameters": file.num_parameters, "bytes": file.num_bytes}
+        figures["notes"] += [_NO_BYTES] if int8 and not file.num_as_bytes else []
         return figures | {"difference_from_model": file.difference, "change_by_rounding": file.rounding}
     program = export_program(network, example, layout=layout)
     content = io.BytesIO()  # torch ends the whole process where its own file cannot be written
@@ -146,4 +165,6 @@ def _print(figures: Figures) -> None:
         console.print(f"onnxruntime and the model agree to {figures['difference_from_model']:.0e} of the output.")
     if figures.get("change_by_rounding"):
         console.print(f"Rounding to int8 changes the output by {figures['change_by_rounding']:.1%}.")
+    for note in figures["notes"]:
+        console.print(note, style="yellow", highlight=False, soft_wrap=True)
     console.print(f"The file is [bold]{figures['file']}[/].", soft_wrap=True)

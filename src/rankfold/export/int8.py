@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 # Arrays with fewer entries stay in float32: their node in the graph would outweigh what they save.
-_MIN_ENTRIES = 128
+MIN_ENTRIES = 128
 # Scales take 4 bytes each; there are at most this many per entry.
 _SCALES_PER_ENTRY = 1 / 16
 _LARGEST = 127
@@ -41,7 +41,7 @@ def round_(model: nn.Module) -> dict[str, Bytes]:
     """
     stored = {}
     for name, parameter in model.named_parameters():
-        if parameter.dim() > 1 and parameter.numel() >= _MIN_ENTRIES and parameter.dtype == torch.float32:
+        if parameter.dim() > 1 and parameter.numel() >= MIN_ENTRIES and parameter.dtype == torch.float32:
             stored[name] = to_bytes(parameter.detach())
             parameter.data = stored[name].restored()
     return stored

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from torch import Tensor, nn
 
+from rankfold.bayesian_tensor import tensors_of
 from rankfold.layers import Linear
 from rankfold.layers.base import posterior_mean
 from rankfold.surgery import to_dense
@@ -28,6 +29,18 @@ def laid_out(model: nn.Module, layout: Layout) -> nn.Module:
         return to_dense(model)
     copied = copy.deepcopy(model)
     return _with_halves(copied) if layout == "halves" else copied
+
+
+def changes(model: nn.Module, layout: Layout) -> bool:
+    """Whether a layout differs from that of the factors in any layer of ``model``.
+
+    >>> import rankfold as rf
+    >>> [changes(rf.Linear(8, 6, config=config(2)), "halves") for config in (rf.TT, rf.TTM)]
+    [True, False]
+    """
+    if layout == "halves":
+        return any(_two_layers(layer) is not None for layer in model.modules() if isinstance(layer, Linear))
+    return layout == "dense" and bool(tensors_of(model))
 
 
 def _with_halves(model: nn.Module) -> nn.Module:

@@ -39,6 +39,7 @@ class OnnxFile:
         num_parameters: how many numbers of the model it holds, buffers such as running means included.
         difference: the largest difference between onnxruntime and torch that the check has seen, as a
             share of the largest output.
+        num_as_bytes: how many arrays of weights are stored as bytes; 0 without quantization, and where all are small.
         rounding: how far int8 weights have moved the outputs from the model's: the root mean square of
             the change over that of the outputs; 0 without quantization.
     """
@@ -47,6 +48,7 @@ class OnnxFile:
     num_bytes: int
     num_parameters: int
     difference: float
+    num_as_bytes: int
     rounding: float
 
 
@@ -98,7 +100,7 @@ def export_onnx(
     difference = max(_difference(session, mean, resized(inputs, size)) for size in _batches(inputs))
     _write(target, content)
     rounding = _relative_change(_outputs(mean, inputs), exact) if stored else 0.0
-    return OnnxFile(target, len(content), num_parameters, difference, rounding)
+    return OnnxFile(target, len(content), num_parameters, difference, len(kept & stored.keys()), rounding)
 
 
 def _check_packages() -> None:
