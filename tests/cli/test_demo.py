@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from full_disk import short_of_space
 from typer.testing import CliRunner
 
 import rankfold as rf
@@ -102,6 +103,19 @@ def test_json_has_a_line_per_epoch_and_one_at_the_end(tmp_path):
     figures = json.loads((tmp_path / "demo.json").read_text())
     assert [{"event": "epoch", **epoch} for epoch in figures.pop("history")] == epochs
     assert last == {"event": "result", "folder": str(tmp_path), **figures}
+    quiet = run_demo("--epochs", "2", "--json", "--quiet", "--out", str(tmp_path))
+    assert json.loads(quiet.stdout)["event"] == "result"  # nothing else
+
+
+def test_a_folder_is_a_demo_from_its_first_file_on(tmp_path, monkeypatch):
+    """A disk that was full does not keep the same command from being given again."""
+    with monkeypatch.context() as patch:
+        patch.setattr("rankfold.cli.demo.save", lambda *_: (tmp_path / "new" / "full").write_text("x" * 10**6))
+        with short_of_space(10**5):
+            failed = run_demo("--epochs", "1", "--quiet", "--out", str(tmp_path / "new"))
+    assert failed.exit_code == 2
+    assert "File too large" in " ".join(failed.output.replace("│", " ").split())
+    assert run_demo("--epochs", "1", "--quiet", "--out", str(tmp_path / "new")).exit_code == 0
 
 
 def test_ctrl_c_keeps_what_was_done(tmp_path, monkeypatch):

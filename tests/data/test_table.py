@@ -50,7 +50,7 @@ def test_numbers_and_what_counts_as_a_column_of_them(tmp_path):
         ("a,b\n1,2\n1,2,3\n", DamagedData, r"row 3 \(line 3\) has 3 cells, but there are 2 columns"),
         ("a,a\n1,2\n", DamagedData, "two columns called 'a'"),
         ("a,b\n", MissingData, "has no rows"),
-        ("", MissingData, "has no rows"),
+        ("", MissingData, "is empty; its first row must name the columns"),
         (b"a,b\n1,\xff\n", DamagedData, "line 2 is not UTF-8"),
         ('a,b\n1,"x\n', DamagedData, "line 2 is no CSV"),
     ],
