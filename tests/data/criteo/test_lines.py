@@ -77,7 +77,7 @@ def test_many_plain_lines():
     ("line", "why"),
     [
         (WHOLE + b"\t", "it has 41 fields, expected 40 with tabs between them"),
-        (b"", "it has 1 fields, expected 40"),
+        (b"", "it has 1 field, expected 40"),
         (with_field(0, b"2"), "its label is '2', expected 0 or 1"),
         (with_field(3, b"1.5"), "its integer 3 is '1.5', expected up to 10 digits"),
         (with_field(18, b"xyz"), "its category 5 is 'xyz', expected 8 hexadecimal digits"),

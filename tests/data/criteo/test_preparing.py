@@ -89,7 +89,7 @@ def test_malformed_lines_are_named_and_left_out(file):
 
 def test_too_many_malformed_lines_stop_it_and_leave_nothing(file, tmp_path):
     file.write_bytes(b"junk\n" * 5 + TEXT)
-    with pytest.raises(DamagedData, match=r"more than 3 malformed lines(.|\n)*train.txt:4: it has 1 fields"):
+    with pytest.raises(DamagedData, match=r"more than 3 malformed lines(.|\n)*train.txt:4: it has 1 field"):
         prepare([file], tmp_path / "cache", max_malformed=3)
     assert list((tmp_path / "cache").iterdir()) == []
 
