@@ -101,7 +101,7 @@ def test_from_a_text_file_with_broken_lines_to_a_trained_model(tmp_path):
     ):
         lines[number] = broken
     (tmp_path / "train.txt").write_bytes(b"\n".join(lines))
-    with pytest.warns(UserWarning, match=r"5 malformed lines were left out, the first: .*train.txt:4: it has 1 fields"):
+    with pytest.warns(UserWarning, match=r"5 malformed lines were left out, the first: .*train.txt:4: it has 1 field"):
         data = prepare([tmp_path / "train.txt"], max_malformed=5)
     assert len(data) == 195
 
