@@ -23,6 +23,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from rankfold.pairwise import Pairwise, pairwise
+
 Shapes = tuple[tuple[int, ...], ...]
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -51,6 +53,7 @@ class Step(NamedTuple):
 
     positions: tuple[int, ...]
     equation: str
+    product: Pairwise | None = None
 
 
 class Plan(NamedTuple):
@@ -197,7 +200,8 @@ def _follow(path: Sequence[tuple[int, ...]], terms: Sequence[str], output: str, 
         terms = [term for n, term in enumerate(terms) if n not in positions]
         wanted = set(output).union(*terms)
         target = "".join(c for c in dict.fromkeys(a + b) if c in wanted) if terms else output
-        steps.append(Step((first, second), f"{a},{b}->{target}"))
+        equation = f"{a},{b}->{target}"
+        steps.append(Step((first, second), equation, pairwise(equation, size | dict.fromkeys(_BATCH, -1))))
         cost += _step_cost(a, b, target, size)
         entries += math.prod(size[c] for c in target)
         terms.append(target)
@@ -224,5 +228,5 @@ def _run(chosen: Plan, operands: Sequence[Tensor]) -> Tensor:
     for step in chosen.steps:
         taken = [live[n] for n in step.positions]
         live = [x for n, x in enumerate(live) if n not in step.positions]
-        live.append(torch.einsum(step.equation, *taken))
+        live.append(torch.einsum(step.equation, *taken) if step.product is None else step.product.of(*taken))
     return live[0]

@@ -85,8 +85,7 @@ class _Reparametrize(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         # ∂u/∂μ = 1, ∂u/∂log σ = σ z
         deviations = ctx.saved_tensors
-        # of one layout, they are one operation; viewed as they are, also modes of size 1 get the parameter's strides
-        grads = tuple(grad.contiguous().view_as(grad) for grad in grads)
+        grads = tuple(grad.contiguous() for grad in grads)  # of one layout, they are one operation
         return (None, *grads, *torch._foreach_mul(deviations, _like(grads, deviations)), *[None] * len(grads))
 
 

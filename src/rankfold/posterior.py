@@ -93,7 +93,7 @@ class PointPosterior(FactorPosterior):
         self.mean = nn.ParameterList(means)
 
     def sample(self, generator: torch.Generator | None = None) -> list[Tensor]:
-        return [mean.view_as(mean) for mean in self.mean]  # a view, so that the gradient gets the parameter's strides
+        return list(self.mean)
 
     def second_moments(self) -> list[Tensor]:
         return [mean.to(at_least_float32(mean.dtype)).square() for mean in self.mean]

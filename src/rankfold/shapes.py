@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import torch.nn.functional as F
 from torch import Tensor
 
 # Weights of the folding score: a mode sum 10 % above the ideal is worth 1 % of padding,
@@ -54,6 +55,16 @@ class Folding:
     def padding(self) -> float:
         """The share of entries that exist only as padding, relative to ``size``."""
         return self.padded_size / self.size - 1.0
+
+    def fold(self, x: Tensor) -> Tensor:
+        """Rows (B, size) as tensors (B, *dims), padded with zeros where that is more."""
+        extra = self.padded_size - self.size
+        return (F.pad(x, (0, extra)) if extra else x).reshape(-1, *self.dims)
+
+    def unfold(self, x: Tensor) -> Tensor:
+        """Tensors (B, *dims) as rows (B, size), without their padding."""
+        flat = x.reshape(-1, self.padded_size)
+        return flat if self.padded_size == self.size else flat[:, : self.size]
 
     def unravel(self, index: Tensor) -> list[Tensor]:
         """Split a flat ``index`` (any shape) into one index per mode, most significant first."""

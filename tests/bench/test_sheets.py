@@ -97,7 +97,7 @@ def test_an_answer_beside_the_dense_one_of_the_same_runtime():
     assert grid.notes == ("torch.compile, halves, TT: fails",)
 
 
-@pytest.mark.parametrize("file", ["layers-cpu.json", "layers-h200.json"])
+@pytest.mark.parametrize("file", ["layers-cpu.json", "linear-h200.json"])
 def test_records_of_older_runs_can_be_read(file, request):
     kept = json.loads((request.config.rootpath / "benchmarks" / file).read_text())
     shown = "\n".join(" ".join(line) for grid in sheets(kept, quartiles=False) for line in grid.rows)
@@ -125,3 +125,20 @@ def test_the_page_shows_the_figures_of_a_file(request, tmp_path, monkeypatch):
         "2.64",
     ):
         assert shown in page
+
+
+def test_steps_say_how_long_an_epoch_takes_and_what_their_kernels_do():
+    step = {"case": "Step", "library": FIXED, "format": "TT", "parameters": 10, "step": asdict(timing(2.0))}
+    fixed = step | {
+        "steps_per_epoch": 468,
+        "step_graph": asdict(timing(0.5)),
+        "kernels": {"products": 3.0, "Adam": 1.5},
+    }
+    bayesian = fixed | {"library": BAYESIAN, "kernels": {"products": 3.0, "rows, KL and moments": 1.0}}
+    steps, kernels = sheets(record([fixed, bayesian], bench="step"))
+    assert cells(steps)["TT", FIXED]["epoch, s"] == "0.23"  # 468 of the faster one
+    assert cells(kernels)["TT", BAYESIAN] | {"format": "", "layer": ""} == {
+        "format": "", "layer": "", "rows, KL and moments": "1.0", "Adam": "–", "products": "3.0", "all": "4.0"
+    }  # fmt: skip
+    (alone,) = sheets(record([step], bench="step"))
+    assert "epoch, s" not in alone.headings

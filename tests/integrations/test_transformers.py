@@ -111,7 +111,8 @@ def test_it_does_what_the_plain_loop_does(tmp_path, accumulate, clip, half):
     for name, value in twin.state_dict().items():
         if name.endswith("c_attn.bias"):
             continue  # the keys' bias has no gradient but rounding errors, which Adam blows up
-        torch.testing.assert_close(model.state_dict()[name], value, rtol=5e-3, atol=2e-3, msg=name)
+        atol = 5e-3 if half else 2e-3  # in bfloat16 the order of sums is felt
+        torch.testing.assert_close(model.state_dict()[name], value, rtol=5e-3, atol=atol, msg=lambda m, n=name: n + m)
 
 
 def test_it_logs_and_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path):

@@ -6,7 +6,7 @@ Every one stands between two marks in its page, so nobody types a number.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -90,23 +90,26 @@ _LIBRARIES = ("torch.nn", "tensorly-torch", "rankfold, fixed rank", "rankfold, B
 
 def layers_cpu() -> str:
     """Forward + backward on one CPU core, beside tensorly-torch."""
-    return _layers("layers-cpu.json", _LIBRARIES)
+    return _layers(("layers-cpu.json",), _LIBRARIES)
 
 
 def layers_gpu() -> str:
     """The same on a GPU; tensorly-torch was not measured there."""
-    return _layers("layers-h200.json", tuple(name for name in _LIBRARIES if name != "tensorly-torch"))
+    files = ("embedding-h200.json", "linear-h200.json", "conv-h200.json")
+    return _layers(files, tuple(name for name in _LIBRARIES if name != "tensorly-torch"))
 
 
-def _layers(file: str, libraries: tuple[str, ...]) -> str:
-    record = json.loads((ROOT / "benchmarks" / file).read_text(encoding="utf-8"))
-    timed = [row for row in record["rows"] if row["forward_backward"]]
+def _layers(files: Sequence[str], libraries: tuple[str, ...]) -> str:
+    records = [json.loads((ROOT / "benchmarks" / file).read_text(encoding="utf-8")) for file in files]
+    record = records[0]
+    timed = [row for one in records for row in one["rows"] if row["forward_backward"]]
     cases = dict.fromkeys((row["case"], row["format"]) for row in timed if row["format"] != "dense")
     lines = []
     for case, format in cases:
         cells = [_best(timed, case, format, library) for library in libraries]
         lines.append((case, format, *cells))
-    where = f"{record['device']['name']}, torch {record['versions']['torch']}, from `benchmarks/{file}`"
+    names = ", ".join(f"`benchmarks/{file}`" for file in files)
+    where = f"{record['device']['name']}, torch {record['versions']['torch']}, from {names}"
     grid = Grid(
         f"Forward + backward in ms (extra memory in MiB); {where}", ("layer", "format", *libraries), tuple(lines)
     )

@@ -13,6 +13,7 @@ from rankfold.bench.ceilings import Ceilings, forward_work, matmul_precision, tr
 from rankfold.bench.contender import FIXED, Case, Contender
 from rankfold.bench.graph import REPLAYS_IN_A_ROW, captured_or_why
 from rankfold.bench.measure import Call, Timing, peak_memory, time_calls
+from rankfold.bench.profile import kernel_microseconds
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Row:
         forward_graph, forward_backward_graph: the same calls as CUDA graphs.
         extra_bytes: peak of forward + backward beyond parameters, input and the output's gradient.
         floor_forward_ms, floor_ms: the least time of forward and of forward + backward on this device.
+        kernels: microseconds of forward + backward on CUDA, by kind of kernel.
     """
 
     case: str
@@ -37,6 +39,7 @@ class Row:
     forward_backward_graph: Timing | None = None
     floor_forward_ms: float | None = None
     floor_ms: float | None = None
+    kernels: dict[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,7 @@ def _measured(
             forward_backward_graph=both_graph.get(name),
             floor_forward_ms=floors[0],
             floor_ms=floors[1],
+            kernels=kernel_microseconds(one.training()) if device.type == "cuda" else None,
         )
 
 

@@ -105,11 +105,12 @@ def _cuda_peak(call: Call, device: torch.device) -> int:
 
 def kernel_launches(call: Call) -> int | None:
     """How many kernels the call starts on CUDA, as the profiler saw them; ``None`` if it saw nothing."""
-    events = _profiled(call, [ProfilerActivity.CPU, ProfilerActivity.CUDA])
+    events = profiled(call, [ProfilerActivity.CPU, ProfilerActivity.CUDA])
     return sum("LaunchKernel" in event.name() for event in events) or None
 
 
-def _profiled(call: Call, activities: list[ProfilerActivity], profile_memory: bool = False) -> list[Any]:
+def profiled(call: Call, activities: list[ProfilerActivity], profile_memory: bool = False) -> list[Any]:
+    """What torch's profiler saw of a call."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler announces itself otherwise
     with profile(activities=activities, profile_memory=profile_memory) as record:
         call()
@@ -122,7 +123,7 @@ def _profiled(call: Call, activities: list[ProfilerActivity], profile_memory: bo
 
 
 def _cpu_peak(call: Call) -> int:
-    events = _profiled(call, [ProfilerActivity.CPU], profile_memory=True)
+    events = profiled(call, [ProfilerActivity.CPU], profile_memory=True)
     changes = [event for event in events if event.name() == "[memory]"]
     held = peak = 0
     for event in sorted(changes, key=lambda event: event.start_ns()):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from rankfold.config import Inference, TensorConfig
-from rankfold.experiments.mnist import FOLDINGS, classifier
+from rankfold.experiments import cifar10, mnist
 from rankfold.experiments.spec import FormatName
-from rankfold.experiments.task import CONFIGS, Folding
+from rankfold.experiments.task import CONFIGS, Folding, Task
 from rankfold.surgery import tensorize_
 
 Ranks = Mapping[str, Sequence[int]]
@@ -34,10 +36,35 @@ def configs_of(
     }
 
 
+@dataclass(frozen=True)
+class Network:
+    """A network of the paper, the shape of one example, and how many there are to train on."""
+
+    task: Task
+    shape: tuple[int, ...]
+    num_data: int
+
+    def tensorized(self, format: str, inference: Inference, ranks: Ranks | None = None) -> nn.Module:
+        """In a format, at the maximum rank or at the given ranks of each layer."""
+        configs = configs_of(self.task.foldings[FORMAT_NAMES[format]], format, inference, ranks)
+        return tensorize_(self.task.network(), None, overrides=configs)
+
+    def make_batch(self, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Random examples and labels; images with their channels last, as in training."""
+        x = torch.randn(size, *self.shape, device=device)
+        layout = torch.channels_last if x.dim() == 4 else torch.contiguous_format
+        return x.to(memory_format=layout), torch.randint(10, (size,), device=device)
+
+
+NETWORKS = {
+    "MNIST": Network(mnist.TASK, (mnist.NUM_PIXELS,), 60_000),
+    "CIFAR-10": Network(cifar10.TASK, (3, 32, 32), 50_000),
+}
+
+
 def mnist_network(format: str, inference: Inference, ranks: Ranks | None = None) -> nn.Module:
     """The MNIST network in a format, at the paper's maximum rank or at the given ranks of each layer."""
-    configs = configs_of(FOLDINGS[FORMAT_NAMES[format]], format, inference, ranks)
-    return tensorize_(classifier(), None, overrides=configs)
+    return NETWORKS["MNIST"].tensorized(format, inference, ranks)
 
 
 def found_ranks(format: str, results: Path) -> Ranks:

@@ -9,6 +9,7 @@ from typing import Any
 from rankfold.bench import peers
 from rankfold.bench.cases import FORMATS
 from rankfold.bench.contender import BAYESIAN, FIXED
+from rankfold.bench.profile import KINDS
 from rankfold.experiments.tables import Grid
 
 NOTHING = "–"
@@ -39,6 +40,8 @@ def sheets(record: Mapping[str, Any], quartiles: bool = True) -> list[Grid]:
     for case in cases:
         rows = _grouped([row for row in record["rows"] if row["case"] == case])
         found.append(_grid(case, columns, _Sheet(rows, beside_peers, quartiles)))
+        if any(row.get("kernels") for row in rows):
+            found.append(_grid(f"{case}: µs of its kernels", _KERNELS, _Sheet(rows, beside_peers, quartiles)))
     return found
 
 
@@ -134,6 +137,11 @@ def _over_fixed(row: _Row, sheet: _Sheet) -> str:
     return f"{row[key]['median_ms'] / fixed[0][key]['median_ms']:.2f}×"
 
 
+def _epoch(row: _Row, sheet: _Sheet) -> str:
+    steps, fastest = row.get("steps_per_epoch"), _fastest(row, "step", "step_graph")
+    return NOTHING if steps is None or fastest is None else f"{steps * fastest / 1e3:.2f}"
+
+
 def _over_dense(row: _Row, sheet: _Sheet) -> str:
     """How many times faster an answer is than the dense network's, run in the same way."""
     dense = [r for r in sheet.rows if (r["library"], r["format"]) == (row["library"], "dense")]
@@ -146,6 +154,15 @@ def _text(key: str) -> Callable[[_Row, _Sheet], str]:
     return lambda row, sheet: row.get(key) or NOTHING
 
 
+def _kernels(kind: str) -> Callable[[_Row, _Sheet], str]:
+    return lambda row, sheet: f"{row['kernels'][kind]:,.1f}" if kind in (row.get("kernels") or {}) else NOTHING
+
+
+def _all_kernels(row: _Row, sheet: _Sheet) -> str:
+    return f"{sum(row['kernels'].values()):,.1f}" if row.get("kernels") else NOTHING
+
+
+_KERNELS = (*(_Column(kind, _kernels(kind)) for kind in KINDS), _Column("all", _all_kernels))
 _LAYER = (
     _Column("parameters", _count("parameters")),
     _Column("forward, ms", _time("forward")),
@@ -163,6 +180,8 @@ _COLUMNS = {
         _Column("step, ms", _time("step")),
         _Column("graph: step, ms", _time("step_graph")),
         _Column("over fixed rank", _over_fixed),
+        _Column("epoch, s", _epoch),
+        _Column("memory, MiB", _mib("memory_bytes")),
         _Column("kernel launches", _count("launches")),
         _Column("floor, ms", _floor),
         _Column("over floor", _over_floor("step", "step_graph")),

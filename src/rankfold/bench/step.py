@@ -1,4 +1,4 @@
-"""Whole training steps of the MNIST networks: dense, at fixed rank, and Bayesian with everything that takes.
+"""Whole training steps of the paper's networks: dense, at fixed rank, and Bayesian with everything that takes.
 
 A Bayesian step draws the factors, runs forward and backward, adds the KL, steps Adam and sets λ.
 """
@@ -15,18 +15,17 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 from rankfold.bayesian_tensor import tensors_of
-from rankfold.bench.ceilings import Ceilings, Work, forward_work, matmul_precision
+from rankfold.bench.ceilings import Ceilings, Work, forward_work
 from rankfold.bench.contender import BAYESIAN, DENSE, FIXED
 from rankfold.bench.graph import REPLAYS_IN_A_ROW
-from rankfold.bench.measure import Timing, kernel_launches, time_calls
-from rankfold.bench.networks import mnist_network
+from rankfold.bench.measure import Timing, kernel_launches, peak_memory, time_calls
+from rankfold.bench.networks import NETWORKS, Network
+from rankfold.bench.profile import kernel_microseconds
 from rankfold.capture import CapturedStep
-from rankfold.experiments.mnist import NUM_CLASSES, NUM_PIXELS, classifier
 from rankfold.parameters import param_groups
 from rankfold.rank_determination import RankDetermination
 
 BATCH = 128
-NUM_DATA = 60_000
 _LEARNING_RATE = 2e-3
 # Nothing is cut, and nobody looks for NaN, while steps are timed.
 _NEVER = 10**9
@@ -39,19 +38,25 @@ class Row:
     """One network.
 
     Attributes:
+        steps_per_epoch: whole batches of the training set.
         step, step_graph: the step as it is, and as one CUDA graph.
         launches: kernels that a step starts on CUDA when it is not a graph.
+        memory_bytes: on CUDA, parameters, the optimizer's state, and the peak of a step beyond them.
         floor_ms: the least time on this device.
+        kernels: microseconds of a step on CUDA, by kind of kernel.
     """
 
     case: str
     library: str
     format: str
     parameters: int
+    steps_per_epoch: int
     step: Timing
     step_graph: Timing | None = None
     launches: int | None = None
+    memory_bytes: int | None = None
     floor_ms: float | None = None
+    kernels: dict[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class Training:
     ranks: RankDetermination | None
 
     @classmethod
-    def of(cls, model: nn.Module, device: torch.device) -> Training:
+    def of(cls, model: nn.Module, device: torch.device, num_data: int = 60_000) -> Training:
         model = model.to(device).train()
         groups = param_groups(model)
         for group in groups:  # on the device, where a captured graph reads it
@@ -72,9 +77,14 @@ class Training:
         if not any(tensor.has_prior for tensor in tensors_of(model).values()):
             return cls(model, optimizer, None)
         ranks = RankDetermination(
-            model, optimizer, num_data=NUM_DATA, warmup_steps=_NEVER, check_every=_NEVER, snapshots=False
+            model, optimizer, num_data=num_data, warmup_steps=_NEVER, check_every=_NEVER, snapshots=False
         )
         return cls(model, optimizer, ranks)
+
+    def held_bytes(self) -> int:
+        """Of parameters, buffers and the optimizer's state."""
+        state = [value for values in self.optimizer.state.values() for value in values.values()]
+        return sum(tensor.nbytes for tensor in (*self.model.parameters(), *self.model.buffers(), *state))
 
     def step(self, x: Tensor, labels: Tensor) -> Tensor:
         """One training step."""
@@ -90,28 +100,34 @@ class Training:
 
 
 def run_steps(
-    formats: Sequence[str], device: torch.device, repeat: int, ceilings: Ceilings | None = None
+    name: str, formats: Sequence[str], device: torch.device, repeat: int, ceilings: Ceilings | None = None
 ) -> Iterator[Row]:
-    """Time the steps of all networks, in turns."""
+    """Time the steps of one of the ``NETWORKS`` in all formats, in turns."""
     torch.manual_seed(0)
-    x = torch.randn(BATCH, NUM_PIXELS, device=device)
-    labels = torch.randint(NUM_CLASSES, (BATCH,), device=device)
-    with matmul_precision(tf32=False):
-        trainings = {names: Training.of(build(), device) for names, build in _networks(formats).items()}
-        eager = {_joined(names): partial(one.step, x, labels) for names, one in trainings.items()}
-        times = time_calls(eager, device, repeat)
-        launches = {name: kernel_launches(call) for name, call in eager.items()} if x.is_cuda else {}
-        graphs = {_joined(names): _captured(one, x, labels) for names, one in trainings.items()} if x.is_cuda else {}
-        graph_times = time_calls(graphs, device, repeat, inner=REPLAYS_IN_A_ROW)
-    for names, one in trainings.items():
+    network = NETWORKS[name]
+    x, labels = network.make_batch(BATCH, device)
+    made = {names: Training.of(build(), device, network.num_data) for names, build in _networks(network, formats)}
+    eager = {_joined(names): partial(one.step, x, labels) for names, one in made.items()}
+    times = time_calls(eager, device, repeat)
+    on_device = eager if x.is_cuda else {}
+    launches = {key: kernel_launches(call) for key, call in on_device.items()}
+    kernels = {key: kernel_microseconds(call) for key, call in on_device.items()}
+    memory = {key: peak_memory(call, device) for key, call in on_device.items()}
+    graphs = {_joined(names): _captured(one, x, labels) for names, one in made.items()} if x.is_cuda else {}
+    graph_times = time_calls(graphs, device, repeat, inner=REPLAYS_IN_A_ROW)
+    for names, one in made.items():
+        key = _joined(names)
         yield Row(
-            f"Training step of the MNIST network, batch {BATCH}",
+            f"Training step of the {name} network, batch {BATCH}",
             *names,
             parameters=sum(p.numel() for p in one.model.parameters()),
-            step=times[_joined(names)],
-            step_graph=graph_times.get(_joined(names)),
-            launches=launches.get(_joined(names)),
+            steps_per_epoch=network.num_data // BATCH,
+            step=times[key],
+            step_graph=graph_times.get(key),
+            launches=launches.get(key),
+            memory_bytes=one.held_bytes() + memory[key] if key in memory else None,
             floor_ms=None if ceilings is None else ceilings.floor_ms(step_work(one.model, x)),
+            kernels=kernels.get(key),
         )
 
 
@@ -119,12 +135,11 @@ def _joined(names: tuple[str, str]) -> str:
     return ", ".join(names)
 
 
-def _networks(formats: Sequence[str]) -> dict[tuple[str, str], Callable[[], nn.Module]]:
-    found: dict[tuple[str, str], Callable[[], nn.Module]] = {(DENSE, "dense"): classifier}
+def _networks(network: Network, formats: Sequence[str]) -> Iterator[tuple[tuple[str, str], Callable[[], nn.Module]]]:
+    yield (DENSE, "dense"), network.task.network
     for format in formats:
-        found[FIXED, format] = partial(mnist_network, format, "fixed")
-        found[BAYESIAN, format] = partial(mnist_network, format, "bayes")
-    return found
+        yield (FIXED, format), partial(network.tensorized, format, "fixed")
+        yield (BAYESIAN, format), partial(network.tensorized, format, "bayes")
 
 
 def _captured(training: Training, x: Tensor, labels: Tensor) -> Callable[[], Tensor]:

@@ -15,7 +15,7 @@ from rankfold.bench.contender import Case
 from rankfold.bench.inference import all_settings, networks, run_inference
 from rankfold.bench.layers import run_case
 from rankfold.bench.memory import embedding_memory_cases, run_dlrm, run_embedding
-from rankfold.bench.networks import found_ranks
+from rankfold.bench.networks import NETWORKS, found_ranks
 from rankfold.bench.step import run_steps
 from rankfold.bench.tensorly_peer import MISSING, installed_version
 from rankfold.cli.bench_run import Job, Session, chosen_formats, chosen_numbers
@@ -132,19 +132,23 @@ def step(
     device: _Device = "cpu",
     threads: _Threads = None,
     repeat: _Repeat = 25,
+    only: _Only = "",
     formats: _Formats = "",
     out: _Out = None,
 ) -> None:
-    """Whole training steps of the MNIST network: dense, at fixed rank, and Bayesian.
+    """Whole training steps of the paper's MNIST and CIFAR-10 networks: dense, at fixed rank, and Bayesian.
 
     A Bayesian step draws the factors, runs forward and backward, adds the KL, steps Adam and sets λ.
     *over fixed rank* is what that costs beside training the same factors without a prior. On CUDA the step is timed
-    as it is and as one graph (`rankfold.CapturedStep`), and the kernels that it starts are counted.
+    as it is and as one graph (`rankfold.CapturedStep`), and the kernels that it starts are counted and timed.
+    *memory* is then that of parameters, optimizer and the peak of a step. *epoch* is the fastest step, once for every
+    batch of the training set; images are not augmented.
     """
     session = Session.start("step", device, out, repeat=repeat, threads=threads)
     chosen = chosen_formats(formats)
     ceilings = session.find_ceilings()
-    session.run([("training steps", lambda: run_steps(chosen, session.device, repeat, ceilings))])
+    named = _with(only, [(f"{name} training steps", name) for name in NETWORKS])
+    session.run([(job, partial(run_steps, name, chosen, session.device, repeat, ceilings)) for job, name in named])
 
 
 @bench.command()

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from rankfold.contraction import contract, contract_rows, rebuilding_is_cheaper
 from rankfold.formats.blockwise import Pairs, blockwise_tt_svd
+from rankfold.pairwise import with_first
 from rankfold.shapes import Folding, is_positive_integer
 
 Factors = Sequence[Tensor]
@@ -131,8 +132,8 @@ class TensorFormat(ABC):
     def reconstruct(self, factors: Factors) -> Tensor:
         """The matrix ``A`` (I, J), padding cut away."""
         tensor = contract(self.rebuild_equation, *factors)
-        matrix = tensor.reshape(self.inputs.padded_size, self.outputs.padded_size)
-        return matrix[: self.inputs.size, : self.outputs.size]
+        matrix = self.outputs.unfold(tensor)
+        return matrix if len(matrix) == self.inputs.size else matrix[: self.inputs.size]
 
     def apply(self, factors: Factors, x: Tensor, *, transposed: bool = False, bias: Tensor | None = None) -> Tensor:
         """``x A + b``: x (B, I) to (B, J); transposed, ``x Aᵀ + b``: x (B, J) to (B, I).
@@ -149,8 +150,8 @@ class TensorFormat(ABC):
             matrix = self.reconstruct(factors)
             matrix = matrix.T if transposed else matrix
             return x @ matrix if bias is None else torch.addmm(bias, x, matrix)
-        folded = F.pad(x, (0, source.padded_size - source.size)).reshape(-1, *source.dims)
-        y = contract(equation, folded, *factors).reshape(-1, target.padded_size)[:, : target.size]
+        y = contract(equation, source.fold(x), *factors)
+        y = target.unfold(y)
         return y if bias is None else y + bias.to(y.dtype)  # autocast lowers y alone
 
     def rows(self, factors: Factors, index: Tensor) -> Tensor:
@@ -163,12 +164,12 @@ class TensorFormat(ABC):
                 shared.append(factor)
                 shared_terms.append(term)
             else:
-                tables.append(factor.movedim(term.index(letter), 0).contiguous())
+                tables.append(with_first(term.index(letter), factor).contiguous())
                 indices.append(parts[letter])
                 row_terms.append(_BATCH + term.replace(letter, ""))
         equation = f"{','.join(row_terms + shared_terms)}->{_BATCH}{self.output_letters}"
         rows = contract_rows(equation, tables, indices, shared)
-        return rows.reshape(-1, self.outputs.padded_size)[:, : self.outputs.size]
+        return self.outputs.unfold(rows)
 
     def halves(self, factors: Factors) -> tuple[Tensor, Tensor] | None:
         """``A = L R``: L (I, r) of the factors of input modes, R (r, J) of all others.
@@ -185,7 +186,7 @@ class TensorFormat(ABC):
         r_half = contract(f"{','.join(terms[1])}->{between}{self.output_letters}", *[factors[n] for n in right])
         return (
             l_half.reshape(self.inputs.padded_size, -1)[: self.inputs.size],
-            r_half.reshape(-1, self.outputs.padded_size)[:, : self.outputs.size],
+            self.outputs.unfold(r_half),
         )
 
     def inner(self, factors: Factors, others: Factors) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from rankfold.contraction import constant
 from rankfold.kernels import reference
 from rankfold.kernels.launch import give_up, is_wide, padded, precision, usable, with_gradients
 
@@ -80,8 +81,12 @@ def fits(sizes: Sizes) -> bool:
 
 def tiles_for(sizes: Sizes, backward: bool, rows_per_group: float) -> Tiles:
     """The tiles of a launch. A tile takes its groups of rows one by one, so it should not have many of them."""
+    return _tiles_for(sizes, backward, min(_MAX_ROWS, padded(math.ceil(rows_per_group), 16)))
+
+
+@constant
+def _tiles_for(sizes: Sizes, backward: bool, most_rows: int) -> Tiles:
     room = _BACKWARD_ENTRIES if backward else _FORWARD_ENTRIES
-    most_rows = min(_MAX_ROWS, padded(math.ceil(rows_per_group), 16))
     chosen = sizes.tiles(room, backward, most_rows) or sizes.tiles(_MAX_ENTRIES)
     if chosen is None:
         raise ValueError(f"no tile of a chain of sizes {tuple(sizes)} fits the registers; use plain torch")

@@ -17,6 +17,7 @@ from torch import Tensor
 from rankfold import kernels
 from rankfold.contraction import contract, contract_rows
 from rankfold.formats import Factors, TensorFormat
+from rankfold.pairwise import with_first
 
 _BATCH = "B"
 
@@ -40,7 +41,7 @@ def _pooled_one_by_one(
     early += [format.subscripts[n] for n in core]
     wanted = set(format.output_letters).union(*(format.subscripts[n] for n in late))
     kept = "".join(dict.fromkeys(c for term in early for c in term if c in wanted))
-    tables = [factors[n].movedim(format.subscripts[n].index(c), 0) for n, c in zip(own, modes, strict=True)]
+    tables = [with_first(format.subscripts[n].index(c), factors[n]) for n, c in zip(own, modes, strict=True)]
     rows = contract_rows(
         f"{','.join(early)}->{_BATCH}{kept}",
         [table.contiguous() for table in tables],
@@ -50,7 +51,7 @@ def _pooled_one_by_one(
     pooled = pool(rows.flatten(1)).unflatten(1, rows.shape[1:])  # (B, …)
     terms = [_BATCH + kept, *(format.subscripts[n] for n in late)]
     bags = contract(f"{','.join(terms)}->{_BATCH}{format.output_letters}", pooled, *(factors[n] for n in late))
-    return bags.reshape(-1, format.outputs.padded_size)[:, : format.outputs.size]
+    return format.outputs.unfold(bags)
 
 
 def split(format: TensorFormat) -> tuple[list[int], list[int], list[int]]:

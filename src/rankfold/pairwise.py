@@ -1,0 +1,127 @@
+"""One pairwise contraction as a matrix product, or a product of entries, decided once from its letters.
+
+``torch.einsum`` does the same, and decides it anew in every call. For small tensors that takes longer than the
+product, and it leaves twice as many nodes for backward.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Arranged(NamedTuple):
+    """An operand's axes in another order and shape.
+
+    Attributes:
+        before: its shape without axes of size 1; with a permutation only. Gradients then get the operand's strides.
+        permutation: of those axes; ``None`` if they are in order, and reshaping alone can move the others.
+        shape: at last.
+    """
+
+    before: tuple[int, ...]
+    permutation: tuple[int, ...] | None
+    shape: tuple[int, ...]
+
+    def of(self, x: Tensor) -> Tensor:
+        if self.permutation is not None:
+            x = (x if x.dim() == len(self.before) else x.reshape(self.before)).permute(self.permutation)
+        return x if x.shape == self.shape else x.reshape(self.shape)
+
+
+def arranged(term: str, order: str, size: Mapping[str, int], shape: tuple[int, ...]) -> Arranged:
+    """The axes ``term`` of an operand in this ``order`` of the same letters, and then in this ``shape``."""
+    found, wanted = ([c for c in letters if size[c] != 1] for letters in (term, order))
+    permutation = None if found == wanted else tuple(found.index(c) for c in wanted)
+    return Arranged(tuple(size[c] for c in found), permutation, shape)
+
+
+def with_first(axis: int, x: Tensor) -> Tensor:
+    """An operand with this axis before all others; past axes of size 1 by reshaping, as above."""
+    if math.prod(x.shape[:axis]) == 1:
+        return x.reshape(x.shape[axis], *x.shape[:axis], *x.shape[axis + 1 :])
+    return x.movedim(axis, 0)
+
+
+class Pairwise(NamedTuple):
+    """``first`` and ``second`` arranged, multiplied, and the result arranged.
+
+    Attributes:
+        swapped: whether the second operand is the left one of a matrix product.
+        product: how they are multiplied: ``mm``, ``bmm`` or, where nothing is summed, ``mul``.
+    """
+
+    first: Arranged
+    second: Arranged
+    swapped: bool
+    product: str
+    result: Arranged
+
+    def of(self, first: Tensor, second: Tensor) -> Tensor:
+        left, right = self.first.of(first), self.second.of(second)
+        if self.product == "mul":
+            return left * right
+        if self.swapped:
+            left, right = right, left
+        return self.result.of((torch.mm if self.product == "mm" else torch.bmm)(left, right))
+
+
+def pairwise(equation: str, size: Mapping[str, int]) -> Pairwise | None:
+    """How to contract two operands by an equation ``ab,bc->ac``; ``None`` if it is more than a product.
+
+    ``size`` of a letter is −1 where it is not known before: at most one letter may have it.
+
+    >>> step = pairwise("abc,cd->dab", {"a": 2, "b": 3, "c": 4, "d": 5})
+    >>> step.of(torch.ones(2, 3, 4), torch.ones(4, 5)).shape
+    torch.Size([5, 2, 3])
+    """
+    operands, target = equation.split("->")
+    a, b = operands.split(",")
+    alone = (set(a) ^ set(b)) - set(target)  # letters that only one operand has; of size 1, they can be dropped
+    if any(size[c] != 1 for c in alone) or any(len(set(term)) < len(term) for term in (a, b)):
+        return None
+    if not set(a) & set(b) - set(target):
+        shape = tuple(size[c] for c in target)
+        return Pairwise(
+            _spread(a, target, size), _spread(b, target, size), False, "mul", arranged(target, target, size, shape)
+        )
+    return _matrix_product(a, b, target, size)
+
+
+def _matrix_product(a: str, b: str, target: str, size: Mapping[str, int]) -> Pairwise:
+    together = "".join(c for c in target if c in a and c in b)
+    rows, columns = ("".join(c for c in target if c in term and c not in together) for term in (a, b))
+    # letters are summed in the order of the first operand; those it does not share are of size 1
+    summed = "".join(c for c in a if c not in target)
+    other = "".join(c for c in summed if c in b) + "".join(c for c in b if c not in target + summed)
+    # the operand whose letters come first in the result is the left one
+    swapped = bool(rows and columns) and target.index(columns[0]) < target.index(rows[0])
+    order = together + (columns + rows if swapped else rows + columns)
+    return Pairwise(
+        _grouped(a, (together, summed, rows) if swapped else (together, rows, summed), size),
+        _grouped(b, (together, columns, other) if swapped else (together, other, columns), size),
+        swapped,
+        "bmm" if together else "mm",
+        arranged(order, target, size, tuple(size[c] for c in target)),
+    )
+
+
+def _grouped(term: str, groups: Sequence[str], size: Mapping[str, int]) -> Arranged:
+    """A matrix, or one for every value of the first group: the axes of a group become one."""
+    shape = tuple(_entries(group, size) for group in (groups if groups[0] else groups[1:]))
+    return arranged(term, "".join(groups), size, shape)
+
+
+def _spread(term: str, target: str, size: Mapping[str, int]) -> Arranged:
+    """The axes of the result, of size 1 where the operand has none."""
+    order = "".join(c for c in target if c in term)
+    dropped = "".join(c for c in term if c not in target)
+    return arranged(term, order + dropped, size, tuple(size[c] if c in term else 1 for c in target))
+
+
+def _entries(letters: str, size: Mapping[str, int]) -> int:
+    return -1 if any(size[c] < 0 for c in letters) else math.prod(size[c] for c in letters)
