@@ -238,7 +238,7 @@ def launch_backward(
     tiles: Tiles | None = None,
     input_precision: str | None = None,
 ) -> list[Tensor]:
-    """Run the backward kernel; gradients are summed in float32."""
+    """Run the backward kernel; gradients are summed in float32, and so are their copies."""
     from rankfold.kernels.chain_triton import chain_backward
 
     sizes, count = _sizes(tables), index.shape[0]
@@ -253,7 +253,6 @@ def launch_backward(
                 *_operands(index, order, tables, bag, scale), grad, *targets, count, *(*copies, 1, 0)[:6],
                 *_arguments(sizes, tables, places), **_options(sizes, tables, places, bag, tiles, input_precision),
             )  # fmt: skip
-    # one copy needs no sum
     return [(g[0] if len(g) == 1 else g.sum(0)).to(tables[0].dtype) for g in gradients]
 
 
