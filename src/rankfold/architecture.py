@@ -61,13 +61,13 @@ class Input:
         sizes, _, dtype = text.partition(":")
         return cls(tuple(int(size) for size in sizes.split("x")), dtype or "float32")
 
-    def example(self, batch: int) -> Tensor:
-        """A batch of it: noise, or indices of 0, which every table has."""
-        dtype = _DTYPES[self.dtype]
+    def example(self, batch: int, below: int = 1) -> Tensor:
+        """A batch of it: noise, or indices ``below`` some number; every table has the index 0."""
+        dtype, generator = _DTYPES[self.dtype], torch.Generator().manual_seed(0)
         shape = (batch, *self.shape)
         if not dtype.is_floating_point:
-            return torch.zeros(shape, dtype=dtype)
-        return torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=dtype)
+            return torch.randint(below, shape, generator=generator, dtype=dtype)
+        return torch.randn(shape, generator=generator, dtype=dtype)
 
 
 @final

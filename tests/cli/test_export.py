@@ -17,8 +17,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import rankfold as rf
-from rankfold.architecture import rebuild
+from rankfold.architecture import Input, rebuild
 from rankfold.cli import app as entry
+from rankfold.cli.export import _load
 from rankfold.cli.main import app
 from rankfold.data.digits import load_digits
 from rankfold.demo import classifier
@@ -283,3 +284,16 @@ def test_without_the_extra_the_command_says_what_to_install(saved, monkeypatch):
     )
     with pytest.raises(SystemExit, match=r"needs onnxscript; .*pip install 'rankfold\[export\]'"):
         entry()
+
+
+@pytest.mark.parametrize(("rows", "below"), [(5000, 1000), (40, 10), (7, 2)])
+def test_a_file_is_checked_with_indices_that_its_tables_have(rows, below, tmp_path, monkeypatch):
+    (tmp_path / "lookup.py").write_text(
+        f"import torch\n\n\ndef net():\n    return torch.nn.Sequential(torch.nn.Embedding({rows}, 6))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    model = rf.tensorize_(torch.nn.Sequential(torch.nn.Embedding(rows, 6)), None, overrides={"0": rf.CP(1)})
+    rf.save(model, tmp_path / "model")
+    _, (example,) = _load(tmp_path / "model", "lookup:net", [Input((50,), "int64")])
+    assert 0.5 * below <= example.max() + 1 <= below
+    sys.modules.pop("lookup")

@@ -37,6 +37,8 @@ _NO_LAYER = {
     "dense": "No layer of this model is made of factors: --layout dense has changed nothing.",
 }
 _EXAMPLES = 8  # in the batch that the file is made and checked with
+# Where inputs are indices, an example has them from as many as all its tables have.
+_INDICES_BELOW = (1000, 100, 10, 2, 1)
 
 
 def export(
@@ -111,16 +113,16 @@ def _load(run: Path, model: str, inputs: list[Input]) -> tuple[nn.Module, tuple[
         )
     dense = found.make() if found and not model else _named(name)
     network = rebuild(dense, folder)
-    example = tuple(shape.example(_EXAMPLES) for shape in shapes)
-    try:
-        with torch.no_grad():
-            network.eval()(*example)
-    except Exception as error:
-        given = ", ".join(str(tuple(x.shape)) for x in example)
-        raise ValueError(
-            f"{name} makes a network that cannot be called with inputs of shape {given}: {error}"
-        ) from error
-    return network, example
+    for below in _INDICES_BELOW:
+        example = tuple(shape.example(_EXAMPLES, below) for shape in shapes)
+        try:
+            with torch.no_grad():
+                network.eval()(*example)
+            return network, example
+        except Exception as error:
+            why = error
+    given = ", ".join(str((_EXAMPLES, *shape.shape)) for shape in shapes)
+    raise ValueError(f"{name} makes a network that cannot be called with inputs of shape {given}: {why}") from why
 
 
 def _named(name: str) -> nn.Module:
