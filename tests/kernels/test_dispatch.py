@@ -224,13 +224,15 @@ def test_the_operators_are_registered_correctly(right, bags):
     """The fake implementation, the schema and the gradient formula hold, by torch's own checks."""
     index, order, tables, places, *pooling = chain_arguments("cpu", right, bags)
     missing = [None] * (not right)
-    torch.library.opcheck(chain.chain_rows, (index, order, *tables, *missing, places, *pooling))
+    torch.library.opcheck(torch.ops.rankfold.chain_rows.default, (index, order, *tables, *missing, places, *pooling))
     grad = torch.randn(3 if bags else 11, 12 if right else 4)
     arguments = (grad, index, order, *tables, *missing, places, *pooling[:2])
-    torch.library.opcheck(chain.chain_rows_backward, tuple(detached(x) for x in arguments))
+    torch.library.opcheck(torch.ops.rankfold.chain_rows_backward.default, tuple(detached(x) for x in arguments))
     factors = [torch.randn(5, 6).requires_grad_(), torch.randn(7, 6).requires_grad_()]
     weight = torch.randn(6, 4).requires_grad_()
-    torch.library.opcheck(product.product_rows, (index, *factors, None, weight, [7, 5, 1, 7], *pooling))
+    torch.library.opcheck(
+        torch.ops.rankfold.product_rows.default, (index, *factors, None, weight, [7, 5, 1, 7], *pooling)
+    )
 
 
 @pytest.mark.parametrize("right", [True, False])

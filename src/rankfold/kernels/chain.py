@@ -2,99 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from rankfold.contraction import constant
 from rankfold.kernels import reference
-from rankfold.kernels.launch import give_up, is_wide, padded, precision, usable, with_gradients
-
-# The largest matrix of a tile should have this many entries, in forward and in backward, and may never have
-# more than the last: 128 threads hold them in registers.
-_FORWARD_ENTRIES, _BACKWARD_ENTRIES, _MAX_ENTRIES = 8192, 4096, 16384
-_MAX_ROWS, _MAX_OUTPUTS = 64, 128
-_WARPS = 4
+from rankfold.kernels.launch import give_up, is_wide, precision, usable, with_gradients
+from rankfold.kernels.operators import Operator
+from rankfold.kernels.tiles import Sizes, Tiles, tiles_for
 
 
-class Tiles(NamedTuple):
-    """How a launch is cut: rows and middle outputs of a tile, and warps per program."""
-
-    rows: int
-    outputs: int
-    warps: int
-
-
-class Sizes(NamedTuple):
-    """JL, R1, JM, R2, JR of a chain ``(JL, R1) · (R1, JM, R2) · (R2, JR)``; without a right table R2 = JR = 1."""
-
-    left: int
-    before: int
-    outputs: int
-    after: int
-    right: int
-
-    @classmethod
-    def of(cls, shapes: Sequence[Sequence[int]]) -> Sizes:
-        (_, left, before), (_, _, outputs, after), *rest = shapes
-        return cls(left, before, outputs, after, rest[0][2] if rest else 1)
-
-    @property
-    def entries(self) -> int:
-        """How many numbers a row has."""
-        return self.left * self.outputs * self.right
-
-    def padded(self) -> Sizes:
-        """Powers of two, at least 16 where a matrix product sums over them."""
-        after = 1 if self.after == self.right == 1 else padded(self.after, 16)
-        right = 1 if self.right == 1 else padded(self.right, 16)
-        return Sizes(padded(self.left), padded(self.before, 16), padded(self.outputs), after, right)
-
-    def tiles(self, room: int, backward: bool = False, most_rows: int = _MAX_ROWS) -> Tiles | None:
-        """The largest tile all of whose matrices have at most ``room`` entries."""
-        left, before, outputs, after, right = self.padded()
-        least = max(1, 16 // after, 16 // left if right > 1 else 1)
-        # products of single rows go through shared memory, in two halves of their digits, and so do their gradients
-        copies = 1 if right == 1 else 4 if backward else 2
-        choices = [
-            (rows * piece, rows, piece)
-            for rows in _powers(max(1, 16 // left), most_rows)
-            for piece in _powers(least, max(least, min(outputs, _MAX_OUTPUTS)))
-            if max(copies * rows * left * piece * max(after, right), before * piece * after) <= room
-            and rows * max(left * before, after * right * min(2, right)) <= room  # matrices have a gradient beside them
-        ]
-        warps = _WARPS // 2 if copies == 4 else _WARPS
-        return Tiles(*max(choices)[1:], warps) if choices else None
-
-
-def _powers(first: int, last: int) -> list[int]:
-    return [1 << n for n in range(first.bit_length() - 1, last.bit_length())]
-
-
-def fits(sizes: Sizes) -> bool:
-    """Whether some tile of such a chain fits the registers."""
-    return sizes.tiles(_MAX_ENTRIES) is not None
-
-
-def tiles_for(sizes: Sizes, backward: bool, rows_per_group: float) -> Tiles:
-    """The tiles of a launch. A tile takes its groups of rows one by one, so it should not have many of them."""
-    return _tiles_for(sizes, backward, min(_MAX_ROWS, padded(math.ceil(rows_per_group), 16)))
-
-
-@constant
-def _tiles_for(sizes: Sizes, backward: bool, most_rows: int) -> Tiles:
-    room = _BACKWARD_ENTRIES if backward else _FORWARD_ENTRIES
-    chosen = sizes.tiles(room, backward, most_rows) or sizes.tiles(_MAX_ENTRIES)
-    if chosen is None:
-        raise ValueError(f"no tile of a chain of sizes {tuple(sizes)} fits the registers; use plain torch")
-    return chosen
-
-
-@torch.library.custom_op("rankfold::chain_rows", mutates_args=())
-def chain_rows(
+def _forward(
     index: Tensor,
     order: Tensor,
     left: Tensor,
@@ -119,8 +39,7 @@ def chain_rows(
     return reference.chain_rows(index, order, tables, places, bag, scale, bags)
 
 
-@chain_rows.register_fake
-def _(
+def _fake_forward(
     index: Tensor,
     order: Tensor,
     left: Tensor,
@@ -134,8 +53,7 @@ def _(
     return left.new_empty(index.shape[0] if bag is None else bags, _sizes(_given(left, middle, right)).entries)
 
 
-@torch.library.custom_op("rankfold::chain_rows_backward", mutates_args=())
-def chain_rows_backward(
+def _backward(
     grad: Tensor,
     index: Tensor,
     order: Tensor,
@@ -146,7 +64,7 @@ def chain_rows_backward(
     bag: Tensor | None,
     scale: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of the tables of :func:`chain_rows`; that of a missing one is empty."""
+    """Gradients of the tables of ``chain_rows``; that of a missing one is empty."""
     tables = _given(left, middle, right)
     if usable(left):
         try:
@@ -156,8 +74,7 @@ def chain_rows_backward(
     return _three(reference.chain_rows_backward(grad, index, order, tables, places, bag, scale))
 
 
-@chain_rows_backward.register_fake
-def _(
+def _fake_backward(
     grad: Tensor,
     index: Tensor,
     order: Tensor,
@@ -185,15 +102,13 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(index, order, left, middle, right, bag, scale)
 
 
-def _differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+def _differentiate(backward: Callable[..., tuple[Tensor, ...]], ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     index, order, left, middle, right, bag, scale = ctx.saved_tensors
-    d_left, d_middle, d_right = chain_rows_backward(
-        grad.contiguous(), index, order, left, middle, right, ctx.places, bag, scale
-    )
+    d_left, d_middle, d_right = backward(grad.contiguous(), index, order, left, middle, right, ctx.places, bag, scale)
     return None, None, d_left, d_middle, None if right is None else d_right, None, None, None, None
 
 
-chain_rows.register_autograd(_differentiate, setup_context=_save)
+chain_rows = Operator("chain_rows", _forward, _fake_forward, _backward, _fake_backward, _save, _differentiate)
 
 
 # Launches ---------------------------------------------------------------------------------------------

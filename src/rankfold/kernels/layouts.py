@@ -26,7 +26,7 @@ from torch import Tensor
 
 from rankfold.contraction import constant, contract
 from rankfold.formats import CP, TensorFormat, TensorTrain, TensorTrainMatrix, Tucker
-from rankfold.kernels.chain import Sizes, fits
+from rankfold.kernels.tiles import Sizes, fits
 from rankfold.shapes import Folding
 
 # Picoseconds, estimated for one H200: for an entry of a table that must be formed (written, read, its

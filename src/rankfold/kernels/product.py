@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rankfold.kernels import reference
 from rankfold.kernels.launch import give_up, is_wide, padded, precision, usable, with_gradient
+from rankfold.kernels.operators import Operator
 
 
 class Tiles(NamedTuple):
@@ -31,8 +32,7 @@ def tiles_for(rank: int, columns: int, count: int, backward: bool) -> Tiles:
     return Tiles(32, ranks, columns, max(1, min(64, count // 512)), 8)
 
 
-@torch.library.custom_op("rankfold::product_rows", mutates_args=())
-def product_rows(
+def _forward(
     index: Tensor,
     first: Tensor,
     second: Tensor | None,
@@ -57,8 +57,7 @@ def product_rows(
     return reference.product_rows(index, tables, weight, places, bag, scale, bags)
 
 
-@product_rows.register_fake
-def _(
+def _fake_forward(
     index: Tensor,
     first: Tensor,
     second: Tensor | None,
@@ -72,8 +71,7 @@ def _(
     return weight.new_empty(index.shape[0] if bag is None else bags, weight.shape[1])
 
 
-@torch.library.custom_op("rankfold::product_rows_backward", mutates_args=())
-def product_rows_backward(
+def _backward(
     grad: Tensor,
     index: Tensor,
     first: Tensor,
@@ -84,7 +82,7 @@ def product_rows_backward(
     bag: Tensor | None,
     scale: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of the tables of :func:`product_rows`, and of ``W``; those of missing tables are empty."""
+    """Gradients of the tables of ``product_rows``, and of ``W``; those of missing tables are empty."""
     tables = _given(first, second, third)
     if usable(weight):
         try:
@@ -94,8 +92,7 @@ def product_rows_backward(
     return _four(reference.product_rows_backward(grad, index, tables, weight, places, bag, scale))
 
 
-@product_rows_backward.register_fake
-def _(
+def _fake_backward(
     grad: Tensor,
     index: Tensor,
     first: Tensor,
@@ -124,14 +121,14 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(index, first, second, third, weight, bag, scale)
 
 
-def _differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+def _differentiate(backward: Callable[..., tuple[Tensor, ...]], ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     index, first, second, third, weight, bag, scale = ctx.saved_tensors
-    found = product_rows_backward(grad.contiguous(), index, first, second, third, weight, ctx.places, bag, scale)
+    found = backward(grad.contiguous(), index, first, second, third, weight, ctx.places, bag, scale)
     asked = (None if table is None else d for table, d in zip((first, second, third, weight), found, strict=True))
     return None, *asked, None, None, None, None
 
 
-product_rows.register_autograd(_differentiate, setup_context=_save)
+product_rows = Operator("product_rows", _forward, _fake_forward, _backward, _fake_backward, _save, _differentiate)
 
 
 # Launches ---------------------------------------------------------------------------------------------

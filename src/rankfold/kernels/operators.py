@@ -1,0 +1,74 @@
+"""Differentiable operators: of torch where something is traced, plain functions where nothing is.
+
+An operator of torch can be compiled, but calling it takes the host longer than launching its kernel does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+Backward = Callable[..., tuple[Tensor, ...]]
+
+
+@final
+class Operator:
+    """``forward`` with gradients by ``backward``; it is called with tensors, integers and ``None``.
+
+    Args:
+        name: in the namespace ``rankfold`` of torch; the backward's has ``_backward`` behind it.
+        fake_forward, fake_backward: empty tensors of the right shape, for tracing.
+        save: keeps in a context what backward needs: ``save(ctx, inputs, output)``.
+        differentiate: the gradients of all inputs, by the backward it is given: ``differentiate(backward, ctx, grad)``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        forward: Callable[..., Tensor],
+        fake_forward: Callable[..., Tensor],
+        backward: Backward,
+        fake_backward: Backward,
+        save: Callable[[Any, tuple[Any, ...], Tensor], None],
+        differentiate: Callable[[Backward, Any, Tensor], tuple[Any, ...]],
+    ) -> None:
+        self.forward, self.save = forward, save
+        self.differentiate = partial(differentiate, backward)
+        traced = torch.library.custom_op(f"rankfold::{name}_backward", backward, mutates_args=())
+        traced.register_fake(fake_backward)
+        self._operator = torch.library.custom_op(f"rankfold::{name}", forward, mutates_args=())
+        self._operator.register_fake(fake_forward)
+        self._operator.register_autograd(partial(differentiate, traced), setup_context=save)
+
+    def __call__(self, *inputs: Any) -> Tensor:
+        found: Tensor = self._operator(*inputs) if _is_traced(inputs) else _Direct.apply(self, *inputs)  # type: ignore[no-untyped-call]
+        return found
+
+
+def _is_traced(inputs: tuple[Any, ...]) -> bool:
+    """Whether some tensor stands for others, as those of a compiler do, or has no entries."""
+    if torch.compiler.is_compiling():
+        return True
+    tensors = [x for x in inputs if isinstance(x, Tensor)]
+    return any(type(x) not in (Tensor, nn.Parameter) or x.is_meta for x in tensors)
+
+
+class _Direct(torch.autograd.Function):
+    """An operator's own functions."""
+
+    @staticmethod
+    def forward(operator: Operator, *inputs: Any) -> Tensor:
+        return operator.forward(*inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.operator, *rest = inputs
+        ctx.operator.save(ctx, tuple(rest), output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        return None, *ctx.operator.differentiate(ctx, grad)
