@@ -81,6 +81,17 @@ def test_a_result_of_other_settings_is_named(places, performed):
     assert "epochs 2 instead of 7" in plan.failures["cp-fr-seed0"]
 
 
+def test_settings_of_rank_determination_matter_to_its_own_rows_alone(places, performed):
+    rows = ["cp-fr", "cp-ard-lu"]
+    execute_here(schedule(Request("tiny", rows, seeds=1), places), places)
+    for row in rows:
+        spec = places.experiments / "tiny" / f"{row}.toml"
+        spec.write_text(spec.read_text() + "\nkl_weight = 0.25\n")
+    plan = schedule(Request("tiny", rows, seeds=1), places)
+    assert set(plan.failures) == {"cp-ard-lu-seed0"}
+    assert "kl_weight 1.0 instead of 0.25" in plan.failures["cp-ard-lu-seed0"]
+
+
 def test_an_unknown_row_is_named(places):
     with pytest.raises(ValueError, match="has no row cp-xx; the rows are cp-ard-hc"):
         schedule(Request("tiny", ["cp-xx"]), places)

@@ -91,11 +91,11 @@ def result_of(run: Run, places: Places) -> dict[str, Any] | None:
     if not file.exists():
         return None
     result = read_result(file)
-    wanted = json.loads(json.dumps(run.spec.as_dict()))
+    wanted = json.loads(json.dumps(run.spec.used()))
     found = {**_DEFAULTS, **result["spec"]}  # a setting that is newer than the result had its default then
-    if found != wanted:
-        keys = sorted(key for key in {*found, *wanted} if found.get(key) != wanted.get(key))
-        changes = ", ".join(f"{key} {found.get(key)!r} instead of {wanted.get(key)!r}" for key in keys)
+    keys = sorted(key for key in wanted if found.get(key) != wanted[key])
+    if keys:
+        changes = ", ".join(f"{key} {found.get(key)!r} instead of {wanted[key]!r}" for key in keys)
         raise DamagedResult(f"{file} was made with other settings ({changes}); {_REMEDY}")
     return result
 

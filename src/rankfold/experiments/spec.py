@@ -113,7 +113,13 @@ class Spec:
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
+    def used(self) -> dict[str, Any]:
+        """The settings that the method looks at: without rank determination, none of those that it alone has."""
+        unused = () if self.method == "ard" else _OF_RANK_DETERMINATION
+        return {name: value for name, value in self.as_dict().items() if name not in unused}
 
+
+_OF_RANK_DETERMINATION = ("prior", "inference", "kl_weight", "warmup", "log_std_lr")
 _METHODS = ("dense", "fr", "tc-mr", "tc-or", "ard")
 _FORMATS = ("cp", "tucker", "tt", "ttm")
 _Rule = tuple[str, Callable[[Any], bool]]
