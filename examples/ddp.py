@@ -46,7 +46,7 @@ def train(rank: int) -> nn.Module:
             if pruned := ranks.step():
                 rf.rewrap(ddp)
                 cut = ", ".join(f"{tensor.name} {tensor.ranks_after}" for tensor in pruned.tensors)
-                print(f"process {rank}, step {ranks.num_steps}: {cut}")
+                print(f"process {rank}, step {ranks.num_steps}: {cut}\n", end="", flush=True)  # in one piece
     return model
 
 

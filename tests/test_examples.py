@@ -57,5 +57,12 @@ def test_processes_prune_at_the_same_step() -> None:
     assert "total" in text
 
 
+def test_sharded_processes_find_the_same_ranks() -> None:
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    text = run(*launch, str(EXAMPLES / "fsdp2.py"))
+    found = dict(re.findall(r"process (\d), (.*)", text))
+    assert found["0"] == found["1"] != "0.tensor: ranks (10, 10)"
+
+
 def test_every_example_is_run() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*TOGETHER, "ddp"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*TOGETHER, "ddp", "fsdp2"}

@@ -191,6 +191,18 @@ def test_seeds_of_a_row_are_averaged():
     assert [c.text for c in rows[1].children][:3] == ["cp-fr", "3", f"{mean:.2f} ± {std:.2f} %"]
 
 
+def test_regressions_are_compared_by_their_own_scores():
+    runs = []
+    for row, rmse in (("cp-fr", 0.5), ("cp-ard-lu", 0.25)):
+        run = read_run(RESULTS / "mnist" / f"{row}-seed0.json")
+        metrics = {"posterior_mean": {"rmse": rmse, "r2": 1 - rmse**2, "nll_nats": 0.7}}
+        runs.append(replace(run, record=run.record | {"metrics": metrics}))
+    header, *rows = ([c.text for c in row.children] for row in parse(make_report(None, runs).html).all("tr"))
+    found = {row[0]: dict(zip(header, row, strict=True)) for row in rows if len(row) == len(header)}
+    assert (found["cp-ard-lu"]["RMSE"], found["cp-ard-lu"]["R²"]) == ("0.25", "0.9375")
+    assert "accuracy" not in header
+
+
 def test_circumstances_are_told(page):
     words = page.by_id("facts").text
     seconds, memory = TTM.record["timing"]["training_seconds"], TTM.record["peak_memory"]["device_bytes"]

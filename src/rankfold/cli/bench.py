@@ -146,8 +146,8 @@ def step(
     """
     session = Session.start("step", device, out, repeat=repeat, threads=threads)
     chosen = chosen_formats(formats)
-    ceilings = session.find_ceilings()
     named = _with(only, [(f"{name} training steps", name) for name in NETWORKS])
+    ceilings = session.find_ceilings()
     session.run([(job, partial(run_steps, name, chosen, session.device, repeat, ceilings)) for job, name in named])
 
 

@@ -18,6 +18,7 @@ _DENSE = 3
 _COLOURS = {"ard": 0, "fr": 1, "tc-mr": 2, "tc-or": 2, "dense": _DENSE}
 _GROUPS = {0: "finds its own ranks", 1: "fixed rank", 2: "dense, then compressed", _DENSE: "dense"}
 _MOST_NAMES = 8  # that fit beside the dots
+_UNKNOWN = "–"
 
 
 @final
@@ -110,30 +111,35 @@ def _scatter(rows: Sequence[Row], chosen: int | None) -> Html | None:
 
 
 def _table(rows: Sequence[Row], chosen: int | None) -> Html:
-    columns: list[Column] = [("row", ""), ("runs", "n"), ("accuracy", "n"), ("parameters", "n"), ("smaller", "n")]
-    columns += [("in training", "n"), ("NLL", "n"), ("calibration", "n")]
+    cells = [_cells(row) for row in rows]
+    known = [name for name in cells[0] if any(line[name] != _UNKNOWN for line in cells)]
+    columns: list[Column] = [(name, "n" if name != "row" else "") for name in known]
     seeds = max(len(row.runs) for row in rows) > 1
     about = "Mean over seeds, ± standard deviation" if seeds else "One run each"
     caption = f"{about}. NLL and calibration error: of the averaged samples where there is a posterior"
-    return table(columns, [_cells(row) for row in rows], caption, chosen=chosen, pairs=True)
+    return table(columns, [[line[name] for name in known] for line in cells], caption, chosen=chosen, pairs=True)
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Row) -> dict[str, str]:
+    """What the table says of a row, by column."""
     accuracy, spread = row.accuracy, row.deviation(lambda run: run.accuracy)
     plus = f" ± {100 * spread:.2f}" if spread is not None else ""
+    rmse, r2 = (row.mean(lambda run, key=key: run.scores.get("posterior_mean", {}).get(key)) for key in ("rmse", "r2"))  # type: ignore[misc]
     training = statistics.fmean(run.training_parameters for run in row.runs)
     smaller = statistics.fmean(run.dense_parameters for run in row.runs) / row.size
     nll, ece = (row.mean(lambda run, key=key: best_score(run, key)) for key in ("nll_nats", "ece"))  # type: ignore[misc]
-    return [
-        row.name,
-        str(len(row.runs)),
-        "–" if accuracy is None else f"{100 * accuracy:.2f}{plus} %",
-        count(row.size),
-        times(smaller),
-        count(training),
-        "–" if nll is None else number(nll),
-        "–" if ece is None else percent(ece),
-    ]
+    return {
+        "row": row.name,
+        "runs": str(len(row.runs)),
+        "accuracy": _UNKNOWN if accuracy is None else f"{100 * accuracy:.2f}{plus} %",
+        "RMSE": _UNKNOWN if rmse is None else number(rmse),
+        "R²": _UNKNOWN if r2 is None else number(r2),
+        "parameters": count(row.size),
+        "smaller": times(smaller),
+        "in training": count(training),
+        "NLL": _UNKNOWN if nll is None else number(nll),
+        "calibration": _UNKNOWN if ece is None else percent(ece),
+    }
 
 
 def best_score(run: Run, key: str) -> float | None:
