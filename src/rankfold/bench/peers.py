@@ -1,7 +1,8 @@
 """What other libraries took for the same work, measured once, each in its own build.
 
 One NVIDIA H200, float32 with TF32 off, medians of 30, forward + backward, skewed indices. They are shown only beside
-figures of the same kind of device. FBTT-Embedding's times include its optimizer, which is part of its backward.
+figures of the same kind of device. FBTT-Embedding's times include its optimizer, which is part of its backward. The
+dense layer was timed beside them: small layers wait for the host, and hosts differ.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 
 DEVICE = "H200"
 AUTHORS, FBTT, T3NSOR, TENSORLY = "the authors' code", "FBTT-Embedding", "t3nsor", "tensorly-torch 0.5.0"
+DENSE_THERE = "torch.nn, beside the peers"
 
 _ROWS = "Embedding 10,131,227 × 128, {} rows, skewed"
 _FEW_ROWS, _MANY_ROWS = _ROWS.format("2,048"), _ROWS.format("65,536")
@@ -30,6 +32,11 @@ class Figure:
 
 
 FIGURES = (
+    Figure(_FEW_ROWS, "dense", DENSE_THERE, 0.37),
+    Figure(_MANY_ROWS, "dense", DENSE_THERE, 0.41, 33),
+    Figure(_SMALL, "dense", DENSE_THERE, 0.21),
+    Figure(_LARGE, "dense", DENSE_THERE, 2.21),
+    Figure(_SQUARE, "dense", DENSE_THERE, 8.30),
     Figure(_FEW_ROWS, "TTM", AUTHORS, 1.31),
     Figure(_FEW_ROWS, "TT", AUTHORS, 1.42),
     Figure(_FEW_ROWS, "CP", AUTHORS, 1.40),
