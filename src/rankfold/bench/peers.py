@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 DEVICE = "H200"
 AUTHORS, FBTT, T3NSOR, TENSORLY = "the authors' code", "FBTT-Embedding", "t3nsor", "tensorly-torch 0.5.0"
-DENSE_THERE = "torch.nn, beside the peers"
+DENSE_THERE = "torch.nn there"
 
 _ROWS = "Embedding 10,131,227 × 128, {} rows, skewed"
 _FEW_ROWS, _MANY_ROWS = _ROWS.format("2,048"), _ROWS.format("65,536")

@@ -144,7 +144,8 @@ def _write(network: nn.Module, target: Path, example: tuple[Tensor, ...], layout
         file = export_onnx(network, target, example, layout=layout, quantize="int8" if int8 else None)
         figures |= {"parameters": file.num_parameters, "bytes": file.num_bytes}
         figures["notes"] += [_NO_BYTES] if int8 and not file.num_as_bytes else []
-        return figures | {"difference_from_model": file.difference, "change_by_rounding": file.rounding}
+        rounding = file.rounding if file.num_as_bytes else None
+        return figures | {"difference_from_model": file.difference, "change_by_rounding": rounding}
     program = export_program(network, example, layout=layout)
     content = io.BytesIO()  # torch ends the whole process where its own file cannot be written
     torch.export.save(program, content)
@@ -165,7 +166,7 @@ def _print(figures: Figures) -> None:
     console.print(table)
     if "difference_from_model" in figures:
         console.print(f"onnxruntime and the model agree to {figures['difference_from_model']:.0e} of the output.")
-    if figures.get("change_by_rounding"):
+    if figures.get("change_by_rounding") is not None:
         console.print(f"Rounding to int8 changes the output by {figures['change_by_rounding']:.1%}.")
     for note in figures["notes"]:
         console.print(note, style="yellow", highlight=False, soft_wrap=True)

@@ -195,7 +195,7 @@ def _picked(cells: Sequence[str], kept: Sequence[int]) -> tuple[str, ...]:
 
 def _targets_grid(summary: Summary) -> Grid:
     lines = [(t.row, t.wanted, t.found, "met" if t.met else "missed") for t in summary.targets]
-    return Grid("Targets", ("row", "target", "found", ""), tuple(lines), labels=4)
+    return Grid("Targets", ("row", "target", "found", "verdict"), tuple(lines), labels=4)
 
 
 def _shown(average: Average | None, digits: str) -> str:

@@ -116,7 +116,8 @@ def _table(rows: Sequence[Row], chosen: int | None) -> Html:
     columns: list[Column] = [(name, "n" if name != "row" else "") for name in known]
     seeds = max(len(row.runs) for row in rows) > 1
     about = "Mean over seeds, ± standard deviation" if seeds else "One run each"
-    caption = f"{about}. NLL and calibration error: of the averaged samples where there is a posterior"
+    scores = "NLL and calibration error" if "calibration" in known else "NLL"
+    caption = f"{about}. {scores}: of the averaged samples where there is a posterior"
     return table(columns, [[line[name] for name in known] for line in cells], caption, chosen=chosen, pairs=True)
 
 
