@@ -43,6 +43,11 @@ def test_fitted_noise_is_the_residual_standard_deviation(num_outputs):
     squares = residual.square()
     expected = squares.mean().sqrt() if num_outputs is None else squares.mean(0).sqrt()
     assert torch.allclose(likelihood.std, expected, rtol=1e-4)
+    at_once = GaussianLikelihood(num_outputs, dtype=torch.float64)
+    at_once.fit_(torch.zeros_like(residual), residual)
+    assert torch.allclose(at_once.std, expected)
+    at_once.fit_(residual, residual)  # nothing is missed
+    assert torch.isfinite(at_once.log_std).all()
 
 
 def test_changing_the_unit_of_the_target_changes_the_loss_by_a_constant_only():

@@ -68,6 +68,23 @@ class GaussianLikelihood(nn.Module):
         nats = 0.5 * math.log(2.0 * math.pi) + self.log_std + 0.5 * (residual * (-self.log_std).exp()).square()
         return nats.mean()
 
+    @torch.no_grad()
+    def fit_(self, prediction: Tensor, target: Tensor) -> None:
+        """Set σ to what is likeliest for these predictions: the root mean square of what they miss.
+
+        In training σ also makes up for the spread of the sampled weights. Given predictions of the posterior mean on
+        the training data, when it is over, it stands for noise alone.
+
+        >>> likelihood = GaussianLikelihood()
+        >>> likelihood.fit_(torch.zeros(2), torch.tensor([3.0, -3.0]))
+        >>> likelihood.std.item()
+        3.0
+        """
+        self._check(prediction, target)
+        squares = (target.to(self.log_std) - prediction.to(self.log_std)).square()
+        mean = squares.mean() if self.log_std.dim() == 0 else squares.flatten(0, -2).mean(0)
+        self.log_std.copy_(0.5 * mean.clamp(min=torch.finfo(mean.dtype).tiny).log())
+
     def _check(self, prediction: Tensor, target: Tensor) -> None:
         if prediction.shape != target.shape:
             raise ValueError(

@@ -41,6 +41,12 @@ def test_scores_of_a_quantity():
     assert metrics["posterior_mean"]["noise_std"] == pytest.approx(7.0)
     assert metrics["baseline"]["rmse"] == pytest.approx(float((truth - 100).square().mean().sqrt()), rel=1e-5)
     assert 0 <= metrics["monte_carlo"]["within_90_percent"] <= 1
+    Objective(target, False).settle(model, data.train, seed=0)
+    with torch.no_grad():
+        missed = model.eval()(*data.train.inputs) - data.train.labels
+    torch.testing.assert_close(model.likelihood.std.detach(), missed.square().mean().sqrt())
+    with torch.no_grad():
+        model.likelihood.log_std.fill_(math.log(0.7))
     quick = Objective(target, False).quick_scores(model, data.evaluation)
     assert quick["evaluation_nll"] == pytest.approx(metrics["posterior_mean"]["nll_nats"], rel=1e-5)
     assert quick["evaluation_rmse"] == pytest.approx(metrics["posterior_mean"]["rmse"], rel=1e-5)

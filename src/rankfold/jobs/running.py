@@ -118,6 +118,7 @@ class JobRun:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             self._run(note)
+        self.objective.settle(self.model, self.data.train, self.job.spec.seed)
         result = self._result(sorted({str(warning.message) for warning in caught}))
         self._leave(result)
         return result
