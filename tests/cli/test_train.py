@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import os
 import signal
 import sys
@@ -112,9 +113,13 @@ def test_a_task_that_was_asked_for_is_no_guess(tmp_path):
     assert "guessed" not in result.output
     assert "1 epoch in" in result.output
     record = record_of(tmp_path / "run")
-    assert record["history"][-1]["evaluation_nll"] == pytest.approx(
-        record["metrics"]["posterior_mean"]["nll_nats"], rel=1e-4
-    )
+    last, scores = record["history"][-1], record["metrics"]["posterior_mean"]
+    assert last["evaluation_rmse"] == pytest.approx(scores["rmse"], rel=1e-4)
+    # in the unit of the target, with the noise that was fitted when training was over
+    noise = scores["noise_std"]
+    expected = math.log(noise) + 0.5 * math.log(2 * math.pi) + 0.5 * (scores["rmse"] / noise) ** 2
+    assert scores["nll_nats"] == pytest.approx(expected, rel=1e-4)
+    assert scores["nll_nats"] < last["evaluation_nll"] < scores["nll_nats"] + 1
     noisy = record["history"][-1]["nll"] - record["history"][-1]["evaluation_nll"]
     assert abs(noisy) < 1.0  # in one unit: prices vary by 11, whose logarithm is 2.4
     rmse = record["metrics"]["posterior_mean"]["rmse"]
