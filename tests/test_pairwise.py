@@ -62,7 +62,7 @@ def test_a_letter_twice_in_an_operand_is_left_to_einsum() -> None:
 def test_the_simplest_product_that_will_do(equation: str, product: str, permuted: bool) -> None:
     step = pairwise(equation, SIZES)
     assert step is not None
-    assert (step.product, step.result.permutation is not None) == (product, permuted)
+    assert (step.product, step.result is not None and step.result.permutation is not None) == (product, permuted)
 
 
 def test_a_batch_of_none() -> None:

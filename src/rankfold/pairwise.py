@@ -53,17 +53,18 @@ class Pairwise(NamedTuple):
     Attributes:
         swapped: whether the second operand is the left one of a matrix product.
         product: how they are multiplied: ``mm``, ``bmm`` or, where nothing is summed, ``mul``.
+        result: of a matrix product; entries that are multiplied lie as they should.
     """
 
     first: Arranged
     second: Arranged
-    swapped: bool
     product: str
-    result: Arranged
+    swapped: bool = False
+    result: Arranged | None = None
 
     def of(self, first: Tensor, second: Tensor) -> Tensor:
         left, right = self.first.of(first), self.second.of(second)
-        if self.product == "mul":
+        if self.result is None:
             return left * right
         if self.swapped:
             left, right = right, left
@@ -85,10 +86,7 @@ def pairwise(equation: str, size: Mapping[str, int]) -> Pairwise | None:
     if any(size[c] != 1 for c in alone) or any(len(set(term)) < len(term) for term in (a, b)):
         return None
     if not set(a) & set(b) - set(target):
-        shape = tuple(size[c] for c in target)
-        return Pairwise(
-            _spread(a, target, size), _spread(b, target, size), False, "mul", arranged(target, target, size, shape)
-        )
+        return Pairwise(_spread(a, target, size), _spread(b, target, size), "mul")
     return _matrix_product(a, b, target, size)
 
 
@@ -104,8 +102,8 @@ def _matrix_product(a: str, b: str, target: str, size: Mapping[str, int]) -> Pai
     return Pairwise(
         _grouped(a, (together, summed, rows) if swapped else (together, rows, summed), size),
         _grouped(b, (together, columns, other) if swapped else (together, other, columns), size),
-        swapped,
         "bmm" if together else "mm",
+        swapped,
         arranged(order, target, size, tuple(size[c] for c in target)),
     )
 

@@ -9,10 +9,10 @@ from torch.profiler import ProfilerActivity
 
 from rankfold.bench.measure import Call, profiled
 
-# A kernel is of the first kind that has a part of its name; all others work element by element.
+# A kernel is of the first kind that has a part of its name, in small letters; all others work element by element.
 _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("rows, KL and moments", ("chain_", "product_", "slice_")),
-    ("Adam", ("FusedAdam", "fused_adam")),
+    ("Adam", ("fusedadam", "fused_adam")),
     ("products", ("gemm", "cutlass", "splitk", "wgrad", "dgrad", "fprop", "gemv", "dot_kernel")),
     ("batch norm and pooling", ("batch_norm", "batchnorm", "pool")),
     ("random numbers", ("distribution",)),
@@ -48,4 +48,4 @@ def by_kind(times: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def _kind(name: str) -> str:
-    return next((kind for kind, parts in _KINDS if any(part.lower() in name for part in parts)), _OTHERS)
+    return next((kind for kind, parts in _KINDS if any(part in name for part in parts)), _OTHERS)
