@@ -23,13 +23,13 @@ def places(tmp_path):
 
 
 def leave_result(places, row, seed, *, accuracy, final, nll=0.1, monte_carlo=None, request=REQUEST):
-    run = request.run(row, read_rows(places.experiments / "mnist")[row], seed)
+    run = request.run(row, read_rows(places.experiments / request.table)[row], seed)
     scores = {"accuracy": accuracy, "nll_nats": nll, "ece": 0.02, "brier": 0.03, "auroc_entropy": 0.95}
     metrics = {"posterior_mean": scores}
     if monte_carlo:
         metrics["monte_carlo"] = {**scores, "auroc_mutual_information": 0.98, **monte_carlo}
     result = {
-        "table": "mnist",
+        "table": request.table,
         "row": row,
         "spec": run.spec.as_dict(),
         "ranks": {},
@@ -91,6 +91,19 @@ def test_targets_are_met_or_missed(places):
         ("cp-ard-hc", "Monte Carlo: AUROC ≥ 0.97"): True,
     }
     assert any(line.startswith("cp-ard-lu") and line.endswith(" missed") for line in lines_of(places))
+
+
+@pytest.mark.parametrize(("dense", "bar", "met"), [(0.92, 92.32, True), (0.9264, 92.46, False)])
+def test_a_better_dense_network_lifts_the_accuracies_wanted_beside_it(places, dense, bar, met):
+    request = Request("cifar10")
+    leave_result(places, "dense", 0, accuracy=dense, final=13_937_226, request=request)
+    leave_result(places, "cp-ard-lu", 0, accuracy=0.9240, final=260_000, request=request)
+    verdicts = {(t.row, t.wanted): t.met for t in summarize(request, places).targets}
+    assert verdicts == {
+        ("dense", "≥ 92.5 %"): dense >= 0.925,
+        ("cp-ard-lu", f"bar: ≥ {bar} % at ≤ 563,036"): met,
+        ("cp-ard-lu", f"goal: ≥ {bar - 0.82:g} % at ≤ 278,830"): True,
+    }
 
 
 def test_planted_ranks_stand_beside_the_ranks_that_were_found(places):

@@ -181,9 +181,11 @@ def _uncertainty_grid(rows: Sequence[Row]) -> Grid:
     headings = ("format", "method", "prediction", *_SCORES.values())
     # a column that has nothing in it is left out
     kept = [n for n in range(len(headings)) if n < 3 or any(line[n] != _NOTHING for line in lines)]
+    shown = _picked(headings, kept)
+    unfamiliar = ", and AUROC against unfamiliar examples" if any("AUROC" in heading for heading in shown) else ""
     return Grid(
-        "Uncertainty: quality of the probabilities, and AUROC against unfamiliar examples",
-        _picked(headings, kept),
+        f"Uncertainty: quality of the probabilities{unfamiliar}",
+        shown,
         tuple(_picked(line, kept) for line in lines),
         labels=3,
     )
