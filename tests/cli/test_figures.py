@@ -33,17 +33,17 @@ def test_without_results_only_what_needs_none_is_drawn(tmp_path):
     assert result.exit_code == 0, result.output
     assert drawn(tmp_path) == ["fig5-priors", "fig6-gradient-variance"]
     left_out = [line for line in result.output.splitlines() if "left out" in line]
-    assert len(left_out) == 4
+    assert len(left_out) == 6
     assert "rankfold reproduce synthetic" in left_out[0]
 
 
 def test_with_results_all_are_drawn(tmp_path):
-    for table in ("mnist", "mnist-curve", "synthetic"):
+    for table in ("mnist", "mnist-curve", "synthetic", "cifar10"):
         write(tmp_path / "results", table, seeds=2)
     result = invoke(tmp_path)
     assert result.exit_code == 0, result.output
     assert "left out" not in result.output
-    assert len(drawn(tmp_path)) == 6
+    assert len(drawn(tmp_path)) == 8
 
 
 def test_nothing_drawn_gives_exit_code_1(tmp_path):

@@ -16,6 +16,13 @@ MNIST_RANKS = {
     "tt": {"layer1": [20] * 3, "layer2": [20] * 2},
     "ttm": {"layer1": [20] * 3, "layer2": [20]},
 }
+CONVOLUTIONS = [f"conv{n}" for n in range(2, 7)]
+CIFAR10_RANKS = {
+    "cp": {name: [560] for name in [*CONVOLUTIONS, "fc1", "fc2"]},
+    "tucker": {name: [96, 9, 96] for name in CONVOLUTIONS} | {"fc1": [18] * 4, "fc2": [18] * 4},
+    "tt": {name: [96, 96] for name in CONVOLUTIONS} | {"fc1": [38] * 3, "fc2": [32] * 3},
+    "ttm": {name: [136, 9] for name in CONVOLUTIONS} | {"fc1": [30] * 3, "fc2": [32] * 3},
+}
 NUM_RANKS = {"cp": 1, "tucker": 3, "tt": 2, "ttm": 2}
 SIZES = {"cp": 6_000, "tucker": 50_000, "tt": 4_000, "ttm": 4_500}
 
@@ -35,7 +42,7 @@ def write(root, table, seeds=3):
 def fake_result(run, seed):
     spec = run.spec
     synthetic = run.table == "synthetic"
-    before = {"layer": [10] * NUM_RANKS[spec.format]} if synthetic else MNIST_RANKS[spec.format]
+    before = {"layer": [10] * NUM_RANKS[spec.format]} if synthetic else ranks_of(run.table)[spec.format]
     planted = {"ranks": {name: [5] * len(ranks) for name, ranks in before.items()}} if synthetic else None
     return {
         "table": run.table,
@@ -50,6 +57,10 @@ def fake_result(run, seed):
         "data": {"planted": planted},
         "history": [],
     }
+
+
+def ranks_of(table):
+    return CIFAR10_RANKS if table.startswith("cifar10") else MNIST_RANKS
 
 
 def hard_image():

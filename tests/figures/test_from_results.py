@@ -4,15 +4,15 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from figures.fake import MNIST_RANKS, NUM_RANKS, SIZES, hard_image, places, write
+from figures.fake import CIFAR10_RANKS, MNIST_RANKS, NUM_RANKS, SIZES, hard_image, places, write
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from scipy.stats import multivariate_normal
 
-from rankfold.figures.curve import draw_curve, frame
+from rankfold.figures.curve import draw_cifar10_curve, draw_mnist_curve, frame
 from rankfold.figures.found import MissingResults
 from rankfold.figures.hard_digit import draw_hard_digit, pair_density
-from rankfold.figures.ranks import draw_mnist_ranks, draw_synthetic_ranks
+from rankfold.figures.ranks import draw_cifar10_ranks, draw_mnist_ranks, draw_synthetic_ranks
 from rankfold.figures.style import ORANGE, new_figure
 
 PANELS = ("cp", "tt", "ttm", "tucker")
@@ -36,6 +36,25 @@ def test_bars_of_mnist_are_mean_ranks_below_the_maximum(tmp_path):
         assert heights(axes) == [means, means]  # of both priors; rows of MAP are not drawn
         assert [text.get_text() for text in axes.texts] == [str(mean) for mean in means] * 2
         assert len(axes.get_lines()) == 6  # the dots of three seeds, twice
+
+
+def boxes_of(labels):
+    return [label.get_window_extent() for label in labels if label.get_text()]
+
+
+def test_ranks_of_many_layers_have_names_and_numbers_that_do_not_collide(tmp_path):
+    write(tmp_path, "cifar10")
+    figure = draw_cifar10_ranks(places(tmp_path))
+    figure.canvas.draw()
+    for axes, name in zip(figure.axes, PANELS, strict=True):
+        layers = CIFAR10_RANKS[name]
+        assert [label.get_text() for label in axes.get_xticklabels(minor=True)] == list(layers)
+        assert len(axes.get_xticklabels()) == sum(map(len, layers.values()))
+        for labels in (axes.get_xticklabels(), axes.get_xticklabels(minor=True)):
+            assert all(left.x1 < right.x0 for left, right in pairwise(boxes_of(labels)))
+        numbers = boxes_of(axes.texts)
+        assert not any(a.overlaps(b) for n, a in enumerate(numbers) for b in numbers[:n])
+        assert all(axes.get_window_extent().y1 >= box.y1 for box in numbers)
 
 
 def test_bars_of_the_synthetic_study_stand_beside_the_planted_rank(tmp_path):
@@ -84,7 +103,7 @@ def test_the_pairwise_density_is_a_mixture_of_normals():
 def test_the_curve_joins_our_kl_weights_beside_the_papers_points(tmp_path):
     write(tmp_path, "mnist")
     write(tmp_path, "mnist-curve")
-    for axes, name in zip(draw_curve(places(tmp_path)).axes, PANELS, strict=True):
+    for axes, name in zip(draw_mnist_curve(places(tmp_path)).axes, PANELS, strict=True):
         line, *_ = axes.containers[0]
         weights = np.array([0.5, 1.0, 2.0, 4.0])
         assert line.get_xdata() == pytest.approx(SIZES[name] / np.sqrt(weights))
@@ -98,7 +117,17 @@ def test_the_curve_joins_our_kl_weights_beside_the_papers_points(tmp_path):
             assert (7175.0, 98.06) in points
 
 
-@pytest.mark.parametrize("largest", [9_000, 27_000, 172_000])
+def test_the_curve_of_cifar10_shows_what_is_off_its_axis_as_numbers(tmp_path):
+    write(tmp_path, "cifar10", seeds=1)
+    cp, _, ttm, tucker = draw_cifar10_curve(places(tmp_path)).axes
+    assert [text.get_text() for text in cp.texts] == ["×0.03", "↓ 71.3", "↓ 75.8"]
+    assert [text.get_text() for text in ttm.texts] == ["×0.03", "↓ 80.5", "↓ 81.9"]
+    assert [text.get_text() for text in tucker.texts] == ["×0.03"]
+    ours = [p.get_ydata()[0] for p in cp.get_lines() if p.get_marker() == "D" and p.get_markerfacecolor() == "none"]
+    assert ours == pytest.approx([98.394])  # the half-Cauchy row, of KL weight 0.03
+
+
+@pytest.mark.parametrize("largest", [6_000, 9_000, 27_000, 172_000])
 def test_no_size_beside_the_curve_covers_another(largest):
     figure = new_figure(11, 7.2)
     axes = figure.subplots(2, 2)[1, 1]
@@ -114,12 +143,12 @@ def test_no_size_beside_the_curve_covers_another(largest):
 
 def test_the_curve_needs_no_other_weights(tmp_path):
     write(tmp_path, "mnist", seeds=1)
-    figure = draw_curve(places(tmp_path))
+    figure = draw_mnist_curve(places(tmp_path))
     assert isinstance(figure, Figure)
     assert [text.get_text() for text in figure.axes[0].texts] == ["×1"]
 
 
-@pytest.mark.parametrize("draw", [draw_mnist_ranks, draw_synthetic_ranks, draw_hard_digit, draw_curve])
+@pytest.mark.parametrize("draw", [draw_mnist_ranks, draw_synthetic_ranks, draw_hard_digit, draw_mnist_curve])
 def test_missing_results_come_with_the_command_that_makes_them(draw, tmp_path):
     with pytest.raises(MissingResults, match=r"run: rankfold reproduce (mnist|synthetic)"):
         draw(places(tmp_path))
