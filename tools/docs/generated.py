@@ -14,8 +14,9 @@ from typing import Any
 from rankfold.bench.sheets import sheets
 from rankfold.experiments.planning import Request
 from rankfold.experiments.results import Places
+from rankfold.experiments.spec import read_rows
 from rankfold.experiments.summary import Average, Row, summarize
-from rankfold.experiments.tables import Grid, label, render, write_between_markers
+from rankfold.experiments.tables import Grid, grids, label, render, write_between_markers
 
 ROOT = Path(__file__).parents[2]
 PLACES = Places(ROOT / "experiments", ROOT / "results")
@@ -142,11 +143,15 @@ def benchmark(name: str) -> str:
 
 def _benchmark_of(file: Path) -> str:
     record = json.loads(file.read_text(encoding="utf-8"))
-    device, ceilings = record["device"], record["ceilings"]
-    threads = f", {device['threads']} threads" if device["type"] == "cpu" and record["bench"] != "inference" else ""
-    where = f"{device['name']}{threads}, torch {record['versions']['torch']}, from `benchmarks/{file.name}`."
+    ceilings = record["ceilings"]
     reached = f" Ceilings: {_rates(ceilings)}." if ceilings else ""
-    return f"{where}{reached}\n\n{render(sheets(record, quartiles=False), 'markdown')}"
+    return f"{_where(record, file.name)}{reached}\n\n{render(sheets(record, quartiles=False), 'markdown')}"
+
+
+def _where(record: dict[str, Any], file: str) -> str:
+    device = record["device"]
+    threads = f", {device['threads']} threads" if device["type"] == "cpu" and record["bench"] != "inference" else ""
+    return f"{device['name']}{threads}, torch {record['versions']['torch']}, from `benchmarks/{file}`."
 
 
 def _rates(ceilings: dict[str, float]) -> str:
@@ -159,9 +164,56 @@ def _rates(ceilings: dict[str, float]) -> str:
     return ", ".join(rates)
 
 
+# CIFAR-10 ---------------------------------------------------------------------------------------------
+
+_RESNET18 = """\
+## ResNet-18
+
+A network that people know, with a 3×3 stem for small images: all convolutions but the stem are tensor trains. \
+Channels stay one mode, so the ranks are the widths of a chain of 1×1, 3×3 and 1×1 convolutions.
+
+```sh
+rankfold reproduce cifar10-resnet18
+rankfold table cifar10-resnet18
+```"""
+
+
+def table(name: str) -> str:
+    """All that ``rankfold table`` shows."""
+    return render(grids(summarize(Request(name), PLACES)), "markdown")
+
+
+def cifar10_settings() -> str:
+    """The settings of CIFAR-10 that are not those of MNIST."""
+    mnist, cifar10 = (read_rows(PLACES.experiments / name)["ttm-ard-lu"].as_dict() for name in ("mnist", "cifar10"))
+    lines = [(f"`{key}`", f"{mnist[key]:g}", f"{cifar10[key]:g}") for key in mnist if mnist[key] != cifar10[key]]
+    return render([Grid("", ("setting", "MNIST", "CIFAR-10"), tuple(lines), labels=1)], "markdown")
+
+
+def cifar10_step() -> str:
+    """Time and memory of dense, fixed-rank and Bayesian training steps, without where the time goes."""
+    record = json.loads((ROOT / "benchmarks" / "step-h200.json").read_text(encoding="utf-8"))
+    kept = ("format", "layer", "parameters", "graph: step, ms", "over fixed rank", "epoch, s", "memory, MiB")
+    whole = next(grid for grid in sheets(record, quartiles=False) if "CIFAR-10" in grid.title)
+    places = [whole.headings.index(heading) for heading in kept]
+    grid = Grid("", kept, tuple(tuple(line[n] for n in places) for line in whole.rows))
+    return f"{whole.title}, as a CUDA graph; {_where(record, 'step-h200.json')}\n\n{render([grid], 'markdown')}"
+
+
+def resnet18() -> str:
+    """The whole section, once there are results."""
+    summary = summarize(Request("cifar10-resnet18"), PLACES)
+    there = any(row.results for row in summary.rows)
+    return f"{_RESNET18}\n\n{render(grids(summary), 'markdown')}" if there else ""
+
+
 SECTIONS: dict[tuple[str, str], Callable[[], str]] = {
     ("docs/index.md", "results"): results,
     ("docs/faq.md", "kl weights"): kl_weights,
+    ("docs/results/cifar10.md", "cifar10 settings"): cifar10_settings,
+    ("docs/results/cifar10.md", "table cifar10"): partial(table, "cifar10"),
+    ("docs/results/cifar10.md", "cifar10 step"): cifar10_step,
+    ("docs/results/cifar10.md", "resnet-18"): resnet18,
     ("docs/explanation/peers.md", "layers on a CPU"): layers_cpu,
     ("docs/explanation/peers.md", "layers on a GPU"): layers_gpu,
     **{("docs/explanation/performance.md", f"bench {name}"): partial(benchmark, name) for name in _BENCHMARKS},
