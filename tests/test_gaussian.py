@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.distributions import Normal
 from torch.distributions import kl_divergence as reference
 
-from rankfold.gaussian import kl_divergence, reparametrize
+from rankfold.gaussian import kl_divergence, reparametrize, taken_apart
 
 SHAPES = [(3, 4), (1, 5, 2), (2, 3, 1, 2)]
 VARIANCES = [(1, 4), (1, 1, 1), (2, 1, 1, 1)]  # shared along different axes
@@ -21,14 +21,16 @@ def arrays(dtype: torch.dtype = torch.float64) -> tuple[list[Tensor], list[Tenso
 
 def test_samples_are_mean_plus_std_times_noise() -> None:
     means, log_stds, _ = arrays()
-    noise = [torch.randn_like(m) for m in means]
-    for sample, m, r, z in zip(reparametrize(means, log_stds, noise), means, log_stds, noise, strict=True):
+    noise = torch.randn(sum(m.numel() for m in means), dtype=torch.float64)
+    for sample, m, r, z in zip(
+        reparametrize(means, log_stds, noise), means, log_stds, taken_apart(noise, means), strict=True
+    ):
         torch.testing.assert_close(sample, m + r.exp() * z)
 
 
 def test_gradients_of_samples() -> None:
     means, log_stds, _ = arrays()
-    noise = [torch.randn_like(m) for m in means]
+    noise = torch.randn(sum(m.numel() for m in means), dtype=torch.float64)
     count = len(means)
     assert torch.autograd.gradcheck(lambda *p: tuple(reparametrize(p[:count], p[count:], noise)), (*means, *log_stds))
 
@@ -53,7 +55,7 @@ def test_gradients_of_the_kl() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_means_of_lower_precision_keep_their_dtype(dtype: torch.dtype) -> None:
     means, log_stds, variances = arrays(dtype)
-    samples = reparametrize(means, log_stds, [torch.randn_like(r) for r in log_stds])
+    samples = reparametrize(means, log_stds, torch.randn(sum(r.numel() for r in log_stds), dtype=torch.float64))
     assert {sample.dtype for sample in samples} == {dtype}
     nats = kl_divergence(means, log_stds, variances)
     assert nats.dtype == torch.float64

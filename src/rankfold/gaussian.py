@@ -33,11 +33,12 @@ class Weight(NamedTuple):
         return Weight(self.beta.to(device), self.num_data)
 
 
-def reparametrize(means: Sequence[Tensor], log_stds: Sequence[Tensor], noise: Sequence[Tensor]) -> list[Tensor]:
-    """Samples ``u = μ + σ z`` for noise ``z``, differentiable in μ and log σ."""
+def reparametrize(means: Sequence[Tensor], log_stds: Sequence[Tensor], noise: Tensor) -> list[Tensor]:
+    """Samples ``u = μ + σ z`` for noise ``z`` of all arrays, end to end; differentiable in μ and log σ."""
     if torch.compiler.is_compiling():  # the compiler fuses the plain formula by itself
-        return _like([m + r.exp() * z for m, r, z in zip(means, log_stds, noise, strict=True)], means)
-    samples: tuple[Tensor, ...] = _Reparametrize.apply(len(means), *means, *log_stds, *noise)  # type: ignore[no-untyped-call]
+        parts = taken_apart(noise, log_stds)
+        return _like([m + r.exp() * z for m, r, z in zip(means, log_stds, parts, strict=True)], means)
+    samples: tuple[Tensor, ...] = _Reparametrize.apply(noise, *means, *log_stds)  # type: ignore[no-untyped-call]
     return list(samples)
 
 
@@ -73,20 +74,21 @@ def as_tensors(variances: Sequence[Variance], like: Tensor) -> list[Tensor]:
 
 class _Reparametrize(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-        means, log_stds, noise = _thirds(tensors, count)
-        deviations = torch._foreach_mul(torch._foreach_exp(log_stds), noise)  # σ z
-        ctx.save_for_backward(*deviations)
-        samples = torch._foreach_add(deviations, _like(means, deviations))
-        return tuple(_like(samples, means))
+    def forward(ctx: Any, noise: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        means, log_stds = tensors[: len(tensors) // 2], tensors[len(tensors) // 2 :]
+        deviations = end_to_end(log_stds).exp().mul_(noise)  # σ z
+        ctx.save_for_backward(deviations)
+        parts = taken_apart(deviations, means)
+        # not views of one row: autograd would be slower with all that is made of them
+        return tuple(_like(torch._foreach_add(parts, _like(means, parts)), means))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         # ∂u/∂μ = 1, ∂u/∂log σ = σ z
-        deviations = ctx.saved_tensors
-        grads = tuple(grad.contiguous() for grad in grads)  # of one layout, they are one operation
-        return (None, *grads, *torch._foreach_mul(deviations, _like(grads, deviations)), *[None] * len(grads))
+        (deviations,) = ctx.saved_tensors
+        by_mean = end_to_end(grads)
+        return (None, *taken_apart(by_mean, grads), *taken_apart(by_mean * deviations, grads))
 
 
 class _SliceKL(torch.autograd.Function):
@@ -145,6 +147,16 @@ def cross_entropy(moments: Sequence[Tensor], variances: Sequence[Tensor], precis
     return 0.5 * (sums.sum() + _sum(torch._foreach_mul(torch._foreach_log(list(variances)), repeats)))
 
 
+def end_to_end(tensors: Sequence[Tensor]) -> Tensor:
+    """The entries of all tensors in one row; those of a lone tensor may be its own."""
+    return torch._C._nn.flatten_dense_tensors(list(tensors))
+
+
+def taken_apart(row: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """The row in parts that are shaped like these tensors: views of it."""
+    return list(torch._C._nn.unflatten_dense_tensors(row, list(like)))
+
+
 def _sum(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat([tensor.reshape(-1) for tensor in tensors]).sum()
 
@@ -155,4 +167,5 @@ def _thirds(tensors: Sequence[Tensor], count: int) -> tuple[list[Tensor], list[T
 
 def _like(tensors: Sequence[Tensor], examples: Sequence[Tensor]) -> list[Tensor]:
     """The tensors in the dtypes of the examples."""
-    return [tensor.to(example.dtype) for tensor, example in zip(tensors, examples, strict=True)]
+    dtypes = [example.dtype for example in examples]
+    return [t if t.dtype == dtype else t.to(dtype) for t, dtype in zip(tensors, dtypes, strict=True)]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from rankfold.gaussian import Variance, Weight, as_tensors, cross_entropy, kl_divergence, reparametrize
+from rankfold.gaussian import Variance, Weight, as_tensors, cross_entropy, end_to_end, kl_divergence, reparametrize
 
 # Posterior standard deviations start at this fraction of the scale of what they belong to.
 INITIAL_STD_RATIO = 0.1
@@ -25,7 +25,7 @@ class FactorPosterior(nn.Module, ABC):
     mean: nn.ParameterList
 
     def forward(self) -> list[Tensor]:
-        return self.sample() if self.training else list(self.mean)
+        return self.sample() if self.training else arrays_in(self.mean)
 
     @abstractmethod
     def sample(self, generator: torch.Generator | None = None) -> list[Tensor]:
@@ -66,15 +66,16 @@ class GaussianPosterior(FactorPosterior):
         )
 
     def sample(self, generator: torch.Generator | None = None) -> list[Tensor]:
-        return reparametrize(list(self.mean), list(self.log_std), standard_normal(self.log_std, generator))
+        log_stds = arrays_in(self.log_std)
+        return reparametrize(arrays_in(self.mean), log_stds, standard_normal(log_stds, generator))
 
     def second_moments(self) -> list[Tensor]:
-        log_stds = list(self.log_std)
-        means = [mean.to(log_std.dtype) for mean, log_std in zip(self.mean, log_stds, strict=True)]
+        log_stds = arrays_in(self.log_std)
+        means = [mean.to(log_std.dtype) for mean, log_std in zip(arrays_in(self.mean), log_stds, strict=True)]
         return list(torch._foreach_addcmul(torch._foreach_exp(torch._foreach_mul(log_stds, 2.0)), means, means))
 
     def kl(self, variances: Sequence[Variance]) -> Tensor:
-        return kl_divergence(list(self.mean), list(self.log_std), variances)
+        return kl_divergence(arrays_in(self.mean), arrays_in(self.log_std), variances)
 
     def parameter_lists(self) -> tuple[nn.ParameterList, ...]:
         return (self.mean, self.log_std)
@@ -93,10 +94,10 @@ class PointPosterior(FactorPosterior):
         self.mean = nn.ParameterList(means)
 
     def sample(self, generator: torch.Generator | None = None) -> list[Tensor]:
-        return list(self.mean)
+        return arrays_in(self.mean)
 
     def second_moments(self) -> list[Tensor]:
-        return [mean.to(at_least_float32(mean.dtype)).square() for mean in self.mean]
+        return [mean.to(at_least_float32(mean.dtype)).square() for mean in arrays_in(self.mean)]
 
     def kl(self, variances: Sequence[Variance]) -> Tensor:
         moments = self.second_moments()
@@ -112,10 +113,11 @@ def drawn(posteriors: Sequence[FactorPosterior]) -> list[list[Tensor]]:
     sampled = [q for q in posteriors if isinstance(q, GaussianPosterior) and q.training]
     if len(sampled) < len(posteriors):
         return [posterior() for posterior in posteriors]
-    means = [mean for q in sampled for mean in q.mean]
-    log_stds = [log_std for q in sampled for log_std in q.log_std]
-    samples = iter(reparametrize(means, log_stds, [z for q in sampled for z in standard_normal(q.log_std)]))
-    return [[next(samples) for _ in q.mean] for q in sampled]
+    means = [mean for q in sampled for mean in arrays_in(q.mean)]
+    log_stds = [arrays_in(q.log_std) for q in sampled]
+    noise = end_to_end([standard_normal(group) for group in log_stds])
+    samples = iter(reparametrize(means, [log_std for group in log_stds for log_std in group], noise))
+    return [[next(samples) for _ in group] for group in log_stds]
 
 
 def joint_kl(pairs: Sequence[tuple[FactorPosterior, Sequence[Variance]]], weight: Weight | None = None) -> Tensor:
@@ -127,19 +129,26 @@ def joint_kl(pairs: Sequence[tuple[FactorPosterior, Sequence[Variance]]], weight
     points = []
     for posterior, variances in pairs:
         if isinstance(posterior, GaussianPosterior):
-            gaussian.setdefault(posterior.mean[0].device, []).append((posterior, variances))
+            gaussian.setdefault(arrays_in(posterior.mean)[0].device, []).append((posterior, variances))
         else:
             points.append(posterior.kl(variances))
     terms = []
     for device, group in gaussian.items():
-        means = [mean for q, _ in group for mean in q.mean]
-        log_stds = [log_std for q, _ in group for log_std in q.log_std]
+        means = [mean for q, _ in group for mean in arrays_in(q.mean)]
+        log_stds = [log_std for q, _ in group for log_std in arrays_in(q.log_std)]
         priors = [variance for _, v in group for variance in v]
         terms.append(kl_divergence(means, log_stds, priors, weight and weight.to(device)))
     if points:
         nats = sum_of(points)
         terms.append(nats if weight is None else weight.to(nats.device).times(nats))
     return sum_of(terms)
+
+
+def arrays_in(parameters: nn.ParameterList) -> list[Tensor]:
+    """All arrays of a list; iterating over it would look each one up by its name, at some cost in every step."""
+    arrays: list[Any] = list(parameters._parameters.values())
+    # parametrized ones, and those of the replicas of nn.DataParallel, are kept elsewhere
+    return arrays if len(arrays) == len(parameters) else list(parameters)
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
@@ -166,10 +175,8 @@ def sum_of(terms: Iterable[Tensor]) -> Tensor:
     return torch.stack([first, *(other.to(first.device) for other in others)]).sum() if others else first
 
 
-def standard_normal(like: Iterable[Tensor], generator: torch.Generator | None = None) -> list[Tensor]:
-    """Noise in the shapes of ``like``, drawn at once."""
-    like = list(like)
-    sizes = [tensor.numel() for tensor in like]
-    place = like[0].device if generator is None else generator.device
-    noise = torch.randn(sum(sizes), generator=generator, dtype=like[0].dtype, device=place).to(like[0].device)
-    return [part.view(tensor.shape) for part, tensor in zip(torch.split(noise, sizes), like, strict=True)]
+def standard_normal(like: Sequence[Tensor], generator: torch.Generator | None = None) -> Tensor:
+    """Noise for arrays like these, end to end."""
+    size, first = sum(tensor.numel() for tensor in like), like[0]
+    place = first.device if generator is None else generator.device
+    return torch.randn(size, generator=generator, dtype=first.dtype, device=place).to(first.device)
