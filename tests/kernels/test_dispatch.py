@@ -41,6 +41,16 @@ def test_batches_of_any_size(format, count, dtype, way):
 
 
 @small
+@pytest.mark.parametrize("distinct", [1, 3, 40])
+def test_rows_asked_for_again_and_again(format, distinct, device, monkeypatch):
+    """Where a table has one gradient alone, those of equal rows are added up before they get there."""
+    monkeypatch.setattr(launch, "_ENTRIES_OF_COPIES", 0)
+    factors, exact = factors_of(format, device)
+    index = random_index(format, "cpu", distinct)[torch.randint(distinct, (40,))].to(device)
+    assert_same(kernels.rows(format, factors, index), format.rows(exact, index), factors, exact, 1e-6)
+
+
+@small
 def test_every_layout_gives_the_same_rows(format, device):
     """Not only the cheapest: all ways to cut the modes into tables."""
     factors, exact = factors_of(format, device)
@@ -210,7 +220,8 @@ def chain_arguments(device, right=True, bags=False):
     index = torch.randint(210, (11,))
     pooling = (torch.arange(11) // 4, torch.rand(11), 3) if bags else (None, None, 0)
     places = [42, 5, 7, 6, 1, 7][: 4 + 2 * right]
-    arguments = (index, torch.randperm(11), [table.requires_grad_() for table in tables], places, *pooling)
+    group, order = (index // 7 % 6).to(torch.int16).sort()
+    arguments = (index, order, group, [table.requires_grad_() for table in tables], places, *pooling)
     return tuple(x.to(device) if isinstance(x, torch.Tensor) else x for x in arguments)
 
 
@@ -222,11 +233,12 @@ def detached(x):
 @pytest.mark.parametrize("bags", [True, False])
 def test_the_operators_are_registered_correctly(right, bags):
     """The fake implementation, the schema and the gradient formula hold, by torch's own checks."""
-    index, order, tables, places, *pooling = chain_arguments("cpu", right, bags)
+    index, order, group, tables, places, *pooling = chain_arguments("cpu", right, bags)
     missing = [None] * (not right)
-    torch.library.opcheck(torch.ops.rankfold.chain_rows.default, (index, order, *tables, *missing, places, *pooling))
+    arguments = (index, order, group, *tables, *missing, places, *pooling)
+    torch.library.opcheck(torch.ops.rankfold.chain_rows.default, arguments)
     grad = torch.randn(3 if bags else 11, 12 if right else 4)
-    arguments = (grad, index, order, *tables, *missing, places, *pooling[:2])
+    arguments = (grad, index, order, group, *tables, *missing, places, *pooling[:2])
     torch.library.opcheck(torch.ops.rankfold.chain_rows_backward.default, tuple(detached(x) for x in arguments))
     factors = [torch.randn(5, 6).requires_grad_(), torch.randn(7, 6).requires_grad_()]
     weight = torch.randn(6, 4).requires_grad_()
@@ -237,11 +249,11 @@ def test_the_operators_are_registered_correctly(right, bags):
 
 @pytest.mark.parametrize("right", [True, False])
 def test_gradients_of_the_twins_by_finite_differences(right):
-    index, order, tables, places, *pooling = chain_arguments("cpu", right, bags=True)
+    index, order, group, tables, places, *pooling = chain_arguments("cpu", right, bags=True)
     doubled = [table.detach().double().requires_grad_() for table in tables]
     pooling[1] = pooling[1].double()
     assert torch.autograd.gradcheck(
-        lambda *t: chain.chain_rows(index, order, *t, *[None] * (not right), places, *pooling), doubled
+        lambda *t: chain.chain_rows(index, order, group, *t, *[None] * (not right), places, *pooling), doubled
     )
     factors = [torch.randn(n, 4, dtype=torch.float64, requires_grad=True) for n in (5, 6, 7)]
     weight = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
@@ -261,7 +273,7 @@ def test_compiled_without_graph_breaks(format, way):
 
 
 def test_chunks_of_the_twins(monkeypatch):
-    index, order, tables, places, *pooling = chain_arguments("cpu")
+    index, order, _, tables, places, *pooling = chain_arguments("cpu")
     grad = torch.randn(11, 12)
     whole = reference.chain_rows(index, order, tables, places, *pooling)
     gradients = reference.chain_rows_backward(grad, index, order, tables, places, *pooling[:2])

@@ -17,6 +17,7 @@ from rankfold.kernels.tiles import Sizes, Tiles, tiles_for
 def _forward(
     index: Tensor,
     order: Tensor,
+    group: Tensor,
     left: Tensor,
     middle: Tensor,
     right: Tensor | None,
@@ -27,13 +28,14 @@ def _forward(
 ) -> Tensor:
     """``a_b = L[l_b] · M[m_b] · R[r_b]`` as (N, JL · JM · JR), or ``Σ scale_b a_b`` over the rows of every bag.
 
-    ``order`` (N,) sorts the rows by ``m_b``. ``places`` are the pairs ``stride, size`` of the tables: a table's
-    row is ``(i // stride) mod size`` for a flat index i. With bags, ``bag`` (N,) says where a row goes.
+    ``order`` (N,) sorts the rows by ``m_b``, and ``group`` (N,) are those numbers, sorted. ``places`` are the pairs
+    ``stride, size`` of the tables: a table's row is ``(i // stride) mod size`` for a flat index i. With bags, ``bag``
+    (N,) says where a row goes.
     """
     tables = _given(left, middle, right)
     if usable(left):
         try:
-            return launch_forward(index, order, tables, places, bag, scale, bags)
+            return launch_forward(index, order, group, tables, places, bag, scale, bags)
         except Exception as error:  # whatever stops a compiler or a launch must not stop the user
             give_up(error)
     return reference.chain_rows(index, order, tables, places, bag, scale, bags)
@@ -42,6 +44,7 @@ def _forward(
 def _fake_forward(
     index: Tensor,
     order: Tensor,
+    group: Tensor,
     left: Tensor,
     middle: Tensor,
     right: Tensor | None,
@@ -57,6 +60,7 @@ def _backward(
     grad: Tensor,
     index: Tensor,
     order: Tensor,
+    group: Tensor,
     left: Tensor,
     middle: Tensor,
     right: Tensor | None,
@@ -68,7 +72,7 @@ def _backward(
     tables = _given(left, middle, right)
     if usable(left):
         try:
-            return _three(launch_backward(grad, index, order, tables, places, bag, scale))
+            return _three(launch_backward(grad, index, order, group, tables, places, bag, scale))
         except Exception as error:  # as above
             give_up(error)
     return _three(reference.chain_rows_backward(grad, index, order, tables, places, bag, scale))
@@ -78,6 +82,7 @@ def _fake_backward(
     grad: Tensor,
     index: Tensor,
     order: Tensor,
+    group: Tensor,
     left: Tensor,
     middle: Tensor,
     right: Tensor | None,
@@ -98,14 +103,14 @@ def _three(gradients: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    index, order, left, middle, right, ctx.places, bag, scale, _ = inputs
-    ctx.save_for_backward(index, order, left, middle, right, bag, scale)
+    index, order, group, left, middle, right, ctx.places, bag, scale, _ = inputs
+    ctx.save_for_backward(index, order, group, left, middle, right, bag, scale)
 
 
 def _differentiate(backward: Callable[..., tuple[Tensor, ...]], ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    index, order, left, middle, right, bag, scale = ctx.saved_tensors
-    d_left, d_middle, d_right = backward(grad.contiguous(), index, order, left, middle, right, ctx.places, bag, scale)
-    return None, None, d_left, d_middle, None if right is None else d_right, None, None, None, None
+    *rows, left, middle, right, bag, scale = ctx.saved_tensors
+    d_left, d_middle, d_right = backward(grad.contiguous(), *rows, left, middle, right, ctx.places, bag, scale)
+    return None, None, None, d_left, d_middle, None if right is None else d_right, None, None, None, None
 
 
 chain_rows = Operator("chain_rows", _forward, _fake_forward, _backward, _fake_backward, _save, _differentiate)
@@ -117,6 +122,7 @@ chain_rows = Operator("chain_rows", _forward, _fake_forward, _backward, _fake_ba
 def launch_forward(
     index: Tensor,
     order: Tensor,
+    group: Tensor,
     tables: Sequence[Tensor],
     places: Sequence[int],
     bag: Tensor | None,
@@ -135,9 +141,9 @@ def launch_forward(
     if count:
         tiles = tiles or tiles_for(sizes, False, count / tables[1].shape[0])
         with torch.cuda.device_of(index):
-            chain_forward[(-(-count // tiles.rows),)](
-                *_operands(index, order, tables, bag, scale), out, count,
-                *_arguments(sizes, tables, places), **_options(sizes, tables, places, bag, tiles, input_precision),
+            chain_forward[_programs(count, tiles, places)](
+                *_operands(index, order, group, tables, bag, scale), out, count,
+                *_numbers(sizes, tables, places), **_options(sizes, tables, places, bag, tiles, input_precision),
             )  # fmt: skip
     return out.to(tables[0].dtype)
 
@@ -146,6 +152,7 @@ def launch_backward(
     grad: Tensor,
     index: Tensor,
     order: Tensor,
+    group: Tensor,
     tables: Sequence[Tensor],
     places: Sequence[int],
     bag: Tensor | None,
@@ -163,10 +170,13 @@ def launch_backward(
     if count:
         tiles = tiles or tiles_for(sizes, True, count / tables[1].shape[0])
         targets = (*gradients, gradients[0])[:3]  # an unused pointer where there is no right table
+        # gradients of equal rows are added up in a tile where they have no copies, by a product of 16 rows at least
+        merged = [tiles.rows >= 16 and gradient.shape[0] == 1 for gradient in targets]
         with torch.cuda.device_of(index):
-            chain_backward[(-(-count // tiles.rows),)](
-                *_operands(index, order, tables, bag, scale), grad, *targets, count, *(*copies, 1, 0)[:6],
-                *_arguments(sizes, tables, places), **_options(sizes, tables, places, bag, tiles, input_precision),
+            chain_backward[_programs(count, tiles, places)](
+                *_operands(index, order, group, tables, bag, scale), grad, *targets, count, *(*copies, 1, 0)[:6],
+                *_numbers(sizes, tables, places), **_options(sizes, tables, places, bag, tiles, input_precision),
+                MERGE_LEFT=merged[0], MERGE_RIGHT=merged[2],
             )  # fmt: skip
     return [(g[0] if len(g) == 1 else g.sum(0)).to(tables[0].dtype) for g in gradients]
 
@@ -175,18 +185,29 @@ def _sizes(tables: Sequence[Tensor]) -> Sizes:
     return Sizes.of([table.shape for table in tables])
 
 
+def _programs(count: int, tiles: Tiles, places: Sequence[int]) -> tuple[int]:
+    """How many programs a launch has: each takes rows of one group, from one stretch of slots."""
+    return ((count - 1) // tiles.rows + places[3],)
+
+
 def _operands(
-    index: Tensor, order: Tensor, tables: Sequence[Tensor], bag: Tensor | None, scale: Tensor | None
+    index: Tensor,
+    order: Tensor,
+    group: Tensor,
+    tables: Sequence[Tensor],
+    bag: Tensor | None,
+    scale: Tensor | None,
 ) -> tuple[Tensor, ...]:
-    """Pointers; unused ones point to the index."""
-    right = tables[2] if len(tables) > 2 else tables[0]
-    return index, order, tables[0], tables[1], right, index if bag is None else bag, index if scale is None else scale
+    """Pointers; unused ones point to the first table or the index."""
+    three = (*tables, *(tables[0],) * (3 - len(tables)))
+    return index, order, group, *three, index if bag is None else bag, index if scale is None else scale
 
 
-def _arguments(sizes: Sizes, tables: Sequence[Tensor], places: Sequence[int]) -> list[int]:
+def _numbers(sizes: Sizes, tables: Sequence[Tensor], places: Sequence[int]) -> tuple[int, ...]:
+    """Places of the left and right table and the size of the middle one, sizes, and strides."""
     missing = 3 - len(tables)
     strides = [stride for table in tables for stride in table.stride()]
-    return [*places, *(1, 1) * missing, *sizes, *strides, *(0, 0, 0) * missing]
+    return (*places[:2], *places[3:], *(1, 1) * missing, *sizes, *strides, *(0, 0, 0) * missing)
 
 
 def _options(

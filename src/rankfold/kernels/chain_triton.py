@@ -1,9 +1,9 @@
 """Triton kernels for rows of a chain of three tables, ``a_b = L[l_b] · M[m_b] · R[r_b]``.
 
 Shapes: ``L`` (·, JL, R1), ``M`` (·, R1, JM, R2), ``R`` (·, R2, JR), in any strides; a row has JL·JM·JR
-entries. The rows come sorted by ``m_b``. A program takes BLOCK of them, gathers their ``L`` and ``R``,
-and goes through the few values of ``m`` among them: what all rows with one ``m`` share is then a
-matrix product with ``M[m]``, and its gradient is summed in registers before it is added to memory.
+entries. The rows come sorted by ``m_b``. A program takes up to BLOCK of them with the same ``m``, and gathers their
+``L`` and ``R``: what they share is then a matrix product with ``M[m]``, and its gradient is summed in registers before
+it is added to memory. So are, on request, the gradients of a row of ``L`` or ``R`` that several of them ask for.
 
 Sizes in capitals are padded to powers of two where their name begins with P. ``M`` is taken in
 pieces of PJM of its JM outputs. Without a right table R2 = JR = 1. All arithmetic is in float32; bfloat16
@@ -15,70 +15,98 @@ import triton.language as tl
 
 from rankfold.kernels.gather_triton import load, place
 
-# After the last group of a tile.
-_END = tl.constexpr(2**31 - 1)
+
+@triton.jit
+def _tile(group, count, m_size, BLOCK: tl.constexpr):
+    """The slots of a program, which of them it has, and the row of ``M`` that they share, or −1 if it has none.
+
+    Slots are places in the sorted order. That of a slot s with row m is program ``s // BLOCK + m``: neither falls from
+    slot to slot, so that slots of one program are neighbours, and equal in both.
+    """
+    program = tl.program_id(0)
+    low = tl.maximum(program - m_size + 1, 0) * BLOCK
+    high = tl.minimum((program + 1) * BLOCK, count)
+    while low < high:  # the first slot whose program is not before this one
+        half = (low + high) // 2
+        before = half // BLOCK + tl.load(group + half).to(tl.int32) < program
+        low = tl.where(before, half + 1, low)
+        high = tl.where(before, high, half)
+    slot = low + tl.arange(0, BLOCK)
+    m = tl.load(group + slot, mask=slot < count, other=0).to(tl.int32)
+    live = (slot < count) & (slot // BLOCK + m == program)
+    return slot, live, tl.max(tl.where(live, m, -1), axis=0)
 
 
 @triton.jit
-def _load_left(left, at, live, JL, R1, la, lj, lr, BLOCK: tl.constexpr, PJL: tl.constexpr, PR1: tl.constexpr):
-    """Offsets and mask of ``L[l_b]``, and its entries as a matrix (BLOCK · PJL, PR1)."""
-    j, r = tl.arange(0, PJL)[None, :, None], tl.arange(0, PR1)[None, None, :]
-    offset = at[:, None, None] * la + j * lj + r * lr
-    mask = live[:, None, None] & (j < JL) & (r < R1)
-    offset, mask = tl.reshape(offset, (BLOCK * PJL, PR1)), tl.reshape(mask, (BLOCK * PJL, PR1))
-    return offset, mask, load(left, offset, mask)
+def _left(at, live, JL, R1, la, lj, lr, PJL: tl.constexpr, PR1: tl.constexpr):
+    """Offsets and mask of ``L[l_b]``, (BLOCK, PJL · PR1)."""
+    column = tl.arange(0, PJL * PR1)[None, :]
+    j, r = column // PR1, column % PR1
+    return at[:, None] * la + j * lj + r * lr, live[:, None] & (j < JL) & (r < R1)
 
 
 @triton.jit
-def _middle(group, start, R1, JM, R2, ma, mq, mj, mr, PR1: tl.constexpr, PJM: tl.constexpr, PR2: tl.constexpr):
+def _middle(m, start, R1, JM, R2, ma, mq, mj, mr, PR1: tl.constexpr, PJM: tl.constexpr, PR2: tl.constexpr):
     """Offsets and mask of a piece of ``M[m]`` as a matrix (PR1, PJM · PR2)."""
     q, column = tl.arange(0, PR1)[:, None], tl.arange(0, PJM * PR2)[None, :]
     j, r = start + column // PR2, column % PR2
-    return group * ma + q * mq + j * mj + r * mr, (q < R1) & (j < JM) & (r < R2)
+    return m * ma + q * mq + j * mj + r * mr, (q < R1) & (j < JM) & (r < R2)
 
 
 @triton.jit
 def _right(at, live, R2, JR, ra, rq, rj, PR2: tl.constexpr, PJR: tl.constexpr):
-    """Offsets and mask of ``R[r_b]``, (BLOCK, PR2, PJR)."""
-    q, j = tl.arange(0, PR2)[None, :, None], tl.arange(0, PJR)[None, None, :]
-    return at[:, None, None] * ra + q * rq + j * rj, live[:, None, None] & (q < R2) & (j < JR)
+    """Offsets and mask of ``R[r_b]``, (BLOCK, PR2 · PJR)."""
+    column = tl.arange(0, PR2 * PJR)[None, :]
+    q, j = column // PJR, column % PJR
+    return at[:, None] * ra + q * rq + j * rj, live[:, None] & (q < R2) & (j < JR)
 
 
 @triton.jit
-def _entries(row, own, start, JL, JM, JR, PJL: tl.constexpr, PJM: tl.constexpr, PJR: tl.constexpr):
+def _entries(row, live, start, JL, JM, JR, PJL: tl.constexpr, PJM: tl.constexpr, PJR: tl.constexpr):
     """Offsets and mask of a piece of the rows, (BLOCK, PJL · PJM, PJR), in a matrix (·, JL · JM · JR)."""
     p, j = tl.arange(0, PJL * PJM)[None, :, None], tl.arange(0, PJR)[None, None, :]
     first, middle = p // PJM, start + p % PJM
     offset = row.to(tl.int64)[:, None, None] * (JL * JM * JR) + (first * JM + middle) * JR + j
-    return offset, own[:, None, None] & (first < JL) & (middle < JM) & (j < JR)
+    return offset, live[:, None, None] & (first < JL) & (middle < JM) & (j < JR)
+
+
+@triton.jit
+def _merged(d, at, live, BLOCK: tl.constexpr, PRECISION: tl.constexpr):
+    """Gradients (BLOCK, ·) of equal rows of a table, added up at the first of them; and which are first.
+
+    Rows that many ask for would otherwise have their additions wait for each other.
+    """
+    slot = tl.arange(0, BLOCK)
+    same = (at[:, None] == at[None, :]) & live[:, None] & live[None, :]
+    first = live & (tl.min(tl.where(same, slot[None, :], BLOCK), axis=1) == slot)
+    if tl.sum((live & ~first).to(tl.int32), axis=0) > 0:
+        d = tl.dot(same.to(tl.float32), d, input_precision=PRECISION)
+    return d, first
 
 
 @triton.jit(do_not_specialize=["count"])
 def chain_forward(
-    index, order, left, middle, right, bag, scale, out,
-    count, l_stride, l_size, m_stride, m_size, r_stride, r_size,
+    index, order, group, left, middle, right, bag, scale, out,
+    count, l_stride, l_size, m_size, r_stride, r_size,
     JL: tl.constexpr, R1, JM: tl.constexpr, R2, JR: tl.constexpr, la, lj, lr, ma, mq, mj, mr, ra, rq, rj,
     BLOCK: tl.constexpr, PJL: tl.constexpr, PR1: tl.constexpr, PJM: tl.constexpr, PR2: tl.constexpr,
     PJR: tl.constexpr, RIGHT: tl.constexpr, BAGS: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """``out[b] = a_b``, or with bags ``out[bag_b] += scale_b · a_b``."""
-    slot = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    live = slot < count
-    row = tl.load(order + slot, mask=live, other=0)
-    m = place(index, row, live, m_stride, m_size, WIDE)
-    l = place(index, row, live, l_stride, l_size, WIDE)  # noqa: E741
-    _, _, a = _load_left(left, l, live, JL, R1, la, lj, lr, BLOCK, PJL, PR1)
-    if RIGHT:
-        r = place(index, row, live, r_stride, r_size, WIDE)
-        r_offset, r_mask = _right(r, live, R2, JR, ra, rq, rj, PR2, PJR)
-        c = load(right, r_offset, r_mask)  # (BLOCK, PR2, PJR)
-    if BAGS:
-        row, weight = tl.load(bag + row, mask=live, other=0), load(scale, row, live)
-    group = tl.min(tl.where(live, m, _END), axis=0)
-    while group < _END:
-        own = live & (m == group)
+    slot, live, m = _tile(group, count, m_size, BLOCK)
+    if m >= 0:
+        row = tl.load(order + slot, mask=live, other=0)
+        l = place(index, row, live, l_stride, l_size, WIDE)  # noqa: E741
+        l_offset, l_mask = _left(l, live, JL, R1, la, lj, lr, PJL, PR1)
+        a = tl.reshape(load(left, l_offset, l_mask), (BLOCK * PJL, PR1))
+        if RIGHT:
+            r = place(index, row, live, r_stride, r_size, WIDE)
+            r_offset, r_mask = _right(r, live, R2, JR, ra, rq, rj, PR2, PJR)
+            c = tl.reshape(load(right, r_offset, r_mask), (BLOCK, PR2, PJR))
+        if BAGS:
+            row, weight = tl.load(bag + row, mask=live, other=0), load(scale, row, live)
         for start in range(0, JM, PJM):
-            m_offset, m_mask = _middle(group, start, R1, JM, R2, ma, mq, mj, mr, PR1, PJM, PR2)
+            m_offset, m_mask = _middle(m, start, R1, JM, R2, ma, mq, mj, mr, PR1, PJM, PR2)
             w = load(middle, m_offset, m_mask)
             # X = L M: (BLOCK · PJL, PR1) × (PR1, PJM · PR2)
             x = tl.dot(a, w, input_precision=PRECISION)
@@ -89,22 +117,22 @@ def chain_forward(
                     y = tl.sum(y * tl.permute(c, (0, 2, 1)), axis=2)[:, :, None]
                 else:
                     y = tl.dot(y, c, input_precision=PRECISION)
-            offset, mask = _entries(row, own, start, JL, JM, JR, PJL, PJM, PJR)
+            offset, mask = _entries(row, live, start, JL, JM, JR, PJL, PJM, PJR)
             if BAGS:
                 tl.atomic_add(out + offset, y * weight[:, None, None], mask=mask, sem="relaxed")
             else:
                 tl.store(out + offset, y.to(out.dtype.element_ty), mask=mask)
-        group = tl.min(tl.where(live & (m > group), m, _END), axis=0)
 
 
 @triton.jit(do_not_specialize=["count"])
 def chain_backward(
-    index, order, left, middle, right, bag, scale, grad, d_left, d_middle, d_right,
+    index, order, group, left, middle, right, bag, scale, grad, d_left, d_middle, d_right,
     count, l_copies, l_entries, m_copies, m_entries, r_copies, r_entries,
-    l_stride, l_size, m_stride, m_size, r_stride, r_size,
+    l_stride, l_size, m_size, r_stride, r_size,
     JL: tl.constexpr, R1, JM: tl.constexpr, R2, JR: tl.constexpr, la, lj, lr, ma, mq, mj, mr, ra, rq, rj,
     BLOCK: tl.constexpr, PJL: tl.constexpr, PR1: tl.constexpr, PJM: tl.constexpr, PR2: tl.constexpr,
     PJR: tl.constexpr, RIGHT: tl.constexpr, BAGS: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
+    MERGE_LEFT: tl.constexpr, MERGE_RIGHT: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the tables, added to float32 ``d_left``, ``d_middle``, ``d_right``, in the tables' strides.
 
@@ -114,30 +142,27 @@ def chain_backward(
     d_left += (program % l_copies) * l_entries
     d_middle += (program % m_copies) * m_entries
     d_right += (program % r_copies) * r_entries
-    slot = program * BLOCK + tl.arange(0, BLOCK)
-    live = slot < count
-    row = tl.load(order + slot, mask=live, other=0)
-    m = place(index, row, live, m_stride, m_size, WIDE)
-    l = place(index, row, live, l_stride, l_size, WIDE)  # noqa: E741
-    l_offset, l_mask, a = _load_left(left, l, live, JL, R1, la, lj, lr, BLOCK, PJL, PR1)
-    da = tl.zeros((BLOCK * PJL, PR1), tl.float32)
-    if RIGHT:
-        r = place(index, row, live, r_stride, r_size, WIDE)
-        r_offset, r_mask = _right(r, live, R2, JR, ra, rq, rj, PR2, PJR)
-        c = load(right, r_offset, r_mask)  # (BLOCK, PR2, PJR)
-        dc = tl.zeros((BLOCK, PR2, PJR), tl.float32)
-    if BAGS:
-        row, weight = tl.load(bag + row, mask=live, other=0), load(scale, row, live)
-    group = tl.min(tl.where(live, m, _END), axis=0)
-    while group < _END:
-        own = live & (m == group)
+    slot, live, m = _tile(group, count, m_size, BLOCK)
+    if m >= 0:
+        row = tl.load(order + slot, mask=live, other=0)
+        l = place(index, row, live, l_stride, l_size, WIDE)  # noqa: E741
+        l_offset, l_mask = _left(l, live, JL, R1, la, lj, lr, PJL, PR1)
+        a = tl.reshape(load(left, l_offset, l_mask), (BLOCK * PJL, PR1))
+        da = tl.zeros((BLOCK * PJL, PR1), tl.float32)
+        if RIGHT:
+            r = place(index, row, live, r_stride, r_size, WIDE)
+            r_offset, r_mask = _right(r, live, R2, JR, ra, rq, rj, PR2, PJR)
+            c = tl.reshape(load(right, r_offset, r_mask), (BLOCK, PR2, PJR))
+            dc = tl.zeros((BLOCK, PR2, PJR), tl.float32)
+        if BAGS:
+            row, weight = tl.load(bag + row, mask=live, other=0), load(scale, row, live)
         for start in range(0, JM, PJM):
-            # rows of other groups have dY = 0, and so add nothing below
-            offset, mask = _entries(row, own, start, JL, JM, JR, PJL, PJM, PJR)
+            # slots of other programs have dY = 0, and so add nothing below
+            offset, mask = _entries(row, live, start, JL, JM, JR, PJL, PJM, PJR)
             dy = load(grad, offset, mask)
             if BAGS:
                 dy *= weight[:, None, None]
-            m_offset, m_mask = _middle(group, start, R1, JM, R2, ma, mq, mj, mr, PR1, PJM, PR2)
+            m_offset, m_mask = _middle(m, start, R1, JM, R2, ma, mq, mj, mr, PR1, PJM, PR2)
             w = load(middle, m_offset, m_mask)
             dx = dy
             if RIGHT:
@@ -154,7 +179,14 @@ def chain_backward(
             da += tl.dot(dx, tl.trans(w), input_precision=PRECISION)
             dw = tl.dot(tl.trans(a), dx, input_precision=PRECISION)
             tl.atomic_add(d_middle + m_offset, dw, mask=m_mask, sem="relaxed")
-        group = tl.min(tl.where(live & (m > group), m, _END), axis=0)
-    tl.atomic_add(d_left + l_offset, da, mask=l_mask, sem="relaxed")
-    if RIGHT:
-        tl.atomic_add(d_right + r_offset, dc, mask=r_mask, sem="relaxed")
+        da = tl.reshape(da, (BLOCK, PJL * PR1))
+        if MERGE_LEFT:
+            da, first = _merged(da, l, live, BLOCK, PRECISION)
+            l_mask &= first[:, None]
+        tl.atomic_add(d_left + l_offset, da, mask=l_mask, sem="relaxed")
+        if RIGHT:
+            dc = tl.reshape(dc, (BLOCK, PR2 * PJR))
+            if MERGE_RIGHT:
+                dc, first = _merged(dc, r, live, BLOCK, PRECISION)
+                r_mask &= first[:, None]
+            tl.atomic_add(d_right + r_offset, dc, mask=r_mask, sem="relaxed")

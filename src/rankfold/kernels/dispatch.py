@@ -24,7 +24,7 @@ from rankfold.kernels.product import product_rows
 # 0.89, 2.89; CP 0.18, 0.11 and 1.61, 1.63, but with a twentieth of the memory; TTM 0.09, 0.12 and 0.67, 2.12.
 # On one CPU core: TT 10, 10 and 132, 781; Tucker 22, 30 and 450, 1,996; TTM 11, 9 and 287, 701; CP is the same.
 LEAST_ROWS = {
-    "cuda": {"CP": 16_384, "Tucker": 16_384, "TT": 16_384, "TTM": 1},
+    "cuda": {"CP": 8192, "Tucker": 4096, "TT": 1, "TTM": 1},
     "cpu": {"Tucker": 2048, "TT": 4096, "TTM": 4096},
 }
 
@@ -113,8 +113,8 @@ def _run(program: Program, format: TensorFormat, factors: Factors, index: Tensor
 
 def _chain(program: Program, factors: Factors, index: Tensor, bags: Bags | None = None) -> Tensor:
     """Rows or bags before their product with ``W``, (N, Q)."""
-    order = _sorted_by(index, *program.places[2:4])
-    rows: Tensor = chain_rows(index, order, *_three(program, factors), program.places, *_pooling(bags))
+    group, order = _sorted_groups(index, *program.places[2:4])
+    rows: Tensor = chain_rows(index, order, group, *_three(program, factors), program.places, *_pooling(bags))
     return rows
 
 
@@ -127,8 +127,9 @@ def _pooling(bags: Bags | None) -> tuple[Tensor | None, Tensor | None, int]:
     return (None, None, 0) if bags is None else (bags.owner, bags.scale, bags.total)
 
 
-def _sorted_by(index: Tensor, stride: int, size: int) -> Tensor:
-    """The order of rows that sorts them by the middle table's row."""
-    key = index.div(stride, rounding_mode="floor").remainder(size)
+def _sorted_groups(index: Tensor, stride: int, size: int) -> tuple[Tensor, Tensor]:
+    """The middle table's rows that an index asks for, sorted, and the order that sorts them."""
+    group = index.div(stride, rounding_mode="floor").remainder(size)
     # a sort takes one pass over its keys for every byte they have
-    return key.to(torch.int16 if size < 2**15 else torch.int32).argsort(stable=True)
+    found = group.to(torch.int16 if size < 2**15 else torch.int32).sort(stable=True)
+    return found.values, found.indices

@@ -17,8 +17,8 @@ from rankfold.contraction import constant
 
 # Where kernels run.
 DEVICES: tuple[str, ...] = ("cuda",)
-# A row that is often asked for is added to by many programs, which take turns. So small tables have several gradients
-# to add to: at most so many, with at most so many entries together.
+# A row that is often asked for is added to by many programs, which take turns at it. So small tables have several
+# gradients to add to: at most so many, with at most so many entries together.
 _MOST_COPIES, _ENTRIES_OF_COPIES = 16, 1 << 18
 
 _failed = False

@@ -50,24 +50,22 @@ class Operator:
 
 
 def _is_traced(inputs: tuple[Any, ...]) -> bool:
-    """Whether some tensor stands for others, as those of a compiler do, or has no entries."""
-    if torch.compiler.is_compiling():
+    """Whether some tensor stands for others, as those of a compiler or of ``torch.func`` do, or has no entries."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return True
     tensors = [x for x in inputs if isinstance(x, Tensor)]
     return any(type(x) not in (Tensor, nn.Parameter) or x.is_meta for x in tensors)
 
 
 class _Direct(torch.autograd.Function):
-    """An operator's own functions."""
+    """An operator's own functions. With a ``setup_context`` torch would look up a signature on every call."""
 
     @staticmethod
-    def forward(operator: Operator, *inputs: Any) -> Tensor:
-        return operator.forward(*inputs)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.operator, *rest = inputs
-        ctx.operator.save(ctx, tuple(rest), output)
+    def forward(ctx: Any, operator: Operator, *inputs: Any) -> Tensor:
+        output = operator.forward(*inputs)
+        ctx.operator = operator
+        operator.save(ctx, inputs, output)
+        return output
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
