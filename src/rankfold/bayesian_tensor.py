@@ -14,14 +14,13 @@ from rankfold.bayesian_vector import BayesianVector
 from rankfold.config import TensorConfig
 from rankfold.formats import Factors, TensorFormat
 from rankfold.formats.base import LARGEST_COPY
-from rankfold.gaussian import Variance, as_tensors
-from rankfold.moments import joined, rank_moments, sums_over_governed
+from rankfold.gaussian import Variance, as_tensors, at_least_float32
+from rankfold.moments import governors, joined, rank_moments, sums_over_governed
 from rankfold.posterior import (
     INITIAL_STD_RATIO,
     FactorPosterior,
     GaussianPosterior,
     PointPosterior,
-    at_least_float32,
     drawn,
     joint_kl,
     sparing,
@@ -171,13 +170,8 @@ class BayesianTensor(nn.Module):
 
     def _variances_by_factor(self, variances: Sequence[Tensor]) -> list[Variance]:
         """The same, but the number σ₀² where no λ governs a factor."""
-        values: list[Variance] = [self.weak_std**2] * len(self.factors.mean)
-        for group, variance in zip(self.format.rank_groups, variances, strict=True):
-            for factor, axis in group.governed:
-                shape = [1] * self.factors.mean[factor].dim()
-                shape[axis] = -1
-                values[factor] = variance.reshape(shape)
-        return values
+        weak = self.weak_std**2
+        return [weak if n is None else variances[n].view(shape) for n, shape in governors(self.format)]
 
     def _counts(self) -> Tensor:
         """D: how many entries each λ governs, at the current ranks."""
@@ -263,7 +257,7 @@ def update_variances(tensors: Iterable[BayesianTensor], step_size: float) -> Non
             groups.setdefault((tensor.variance.device, tensor.prior), []).append(tensor)
     for (_, prior), group in groups.items():
         variances = [tensor.variance for tensor in group]
-        moments = rank_moments([(tensor.factors, tensor.format.rank_groups) for tensor in group])
+        moments = rank_moments([(tensor.factors, tensor.format) for tensor in group])
         best = prior.best_variance(moments, joined([tensor.count for tensor in group]))
         torch._foreach_lerp_(variances, best.to(variances[0].dtype).split([len(v) for v in variances]), step_size)
 

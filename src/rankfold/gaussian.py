@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from rankfold.flat import alike, end_to_end, taken_apart
 from rankfold.kernels import launch, slices
 
 # A prior variance for every entry of an array, broadcastable to it, or one number for all.
@@ -26,9 +27,6 @@ class Weight(NamedTuple):
     beta: Tensor
     num_data: int
 
-    def times(self, nats: Tensor) -> Tensor:
-        return nats * (self.beta / self.num_data)
-
     def to(self, device: torch.device) -> Weight:
         return Weight(self.beta.to(device), self.num_data)
 
@@ -37,7 +35,7 @@ def reparametrize(means: Sequence[Tensor], log_stds: Sequence[Tensor], noise: Te
     """Samples ``u = μ + σ z`` for noise ``z`` of all arrays, end to end; differentiable in μ and log σ."""
     if torch.compiler.is_compiling():  # the compiler fuses the plain formula by itself
         parts = taken_apart(noise, log_stds)
-        return _like([m + r.exp() * z for m, r, z in zip(means, log_stds, parts, strict=True)], means)
+        return alike([m + r.exp() * z for m, r, z in zip(means, log_stds, parts, strict=True)], means)
     samples: tuple[Tensor, ...] = _Reparametrize.apply(noise, *means, *log_stds)  # type: ignore[no-untyped-call]
     return list(samples)
 
@@ -51,25 +49,65 @@ def kl_divergence(
     """``Σ KL(N(μ, σ²) ‖ N(0, v))`` in nats over all entries of all arrays, times ``weight``.
 
     ``variances`` are constants, one for each array: a number, or a tensor of as many dimensions, broadcastable to it.
+    Arrays without log-stds are points, for which it is the part that depends on them: ``−Σ log N(μ | 0, v)`` without
+    ½ log 2π.
     """
-    priors = as_tensors(variances, log_stds[0])
-    tensors = (*means, *log_stds, *priors)
-    nats: Tensor
+    priors = as_tensors(variances, means[0])
+    nats: Tensor = _KLDivergence.apply(weight, len(means), len(log_stds), *means, *log_stds, *priors)  # type: ignore[no-untyped-call]
+    return nats
+
+
+def kl_with_gradient(
+    means: Sequence[Tensor],
+    log_stds: Sequence[Tensor],
+    variances: Sequence[Variance],
+    weight: Weight | None = None,
+) -> tuple[Tensor, list[Tensor]]:
+    """:func:`kl_divergence`, and its gradient by every mean, then by every log-std; to be called without autograd."""
+    priors = as_tensors(variances, means[0])
+    weight = weight and weight.to(means[0].device)
     if slices.usable(means, log_stds) and all(prior.numel() == max(prior.shape, default=1) for prior in priors):
         try:
-            nats = _SliceKL.apply(len(means), weight, *tensors)  # type: ignore[no-untyped-call]
-            return nats
+            nats, gradient = slices.kl(means, log_stds, priors, weight)
+            by_mean, by_log_std = gradient.chunk(2)
+            return nats, [*taken_apart(by_mean.to(means[0].dtype), means), *taken_apart(by_log_std, log_stds)]
         except Exception as error:  # whatever stops a compiler or a launch must not stop the user
             launch.give_up(error)
-    nats = _KLDivergence.apply(len(means), *tensors)  # type: ignore[no-untyped-call]
-    return nats if weight is None else weight.times(nats)
+    return _plain_kl(means, list(log_stds), priors, weight)
+
+
+def _plain_kl(
+    means: Sequence[Tensor], log_stds: list[Tensor], variances: list[Tensor], weight: Weight | None
+) -> tuple[Tensor, list[Tensor]]:
+    precise = alike(means, log_stds or variances)
+    precisions = torch._foreach_reciprocal(variances)
+    if not log_stds:
+        nats = _cross_entropy(torch._foreach_mul(precise, precise), variances, precisions)
+    else:
+        noise = torch._foreach_exp(torch._foreach_mul(log_stds, 2.0))  # σ²
+        moments = torch._foreach_addcmul(noise, precise, precise)  # μ² + σ²
+        # Σ ½ (μ² + σ²)/v + ½ log v − log σ − ½
+        size = sum(mean.numel() for mean in means)
+        nats = _cross_entropy(moments, variances, precisions) - end_to_end(log_stds).sum() - 0.5 * size
+    share = torch.ones_like(nats) if weight is None else (weight.beta / weight.num_data).to(nats.dtype)
+    weights = torch._foreach_mul(precisions, share)
+    # ∂KL/∂μ = μ / v, ∂KL/∂log σ = σ² / v − 1
+    gradient = alike([mean * w for mean, w in zip(precise, weights, strict=True)], means)
+    if log_stds:
+        gradient += [torch.addcmul(-share, n, w) for n, w in zip(noise, weights, strict=True)]
+    return nats * share, gradient
 
 
 def as_tensors(variances: Sequence[Variance], like: Tensor) -> list[Tensor]:
-    """Variances as tensors of the dtype and on the device of ``like``; equal numbers become one tensor."""
+    """Variances as tensors on the device of ``like``, in at least float32; equal numbers become one tensor."""
     numbers = dict.fromkeys(v for v in variances if not isinstance(v, Tensor))
-    constants = {number: like.new_full((1,), number) for number in numbers}
+    constants = {number: like.new_full((1,), number, dtype=at_least_float32(like.dtype)) for number in numbers}
     return [v if isinstance(v, Tensor) else constants[v] for v in variances]
+
+
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """The dtype for λ and log-stds beside factors of ``dtype``."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 class _Reparametrize(torch.autograd.Function):
@@ -80,7 +118,7 @@ class _Reparametrize(torch.autograd.Function):
         ctx.save_for_backward(deviations)
         parts = taken_apart(deviations, means)
         # not views of one row: autograd would be slower with all that is made of them
-        return tuple(_like(torch._foreach_add(parts, _like(means, parts)), means))
+        return tuple(alike(torch._foreach_add(parts, alike(means, parts)), means))
 
     @staticmethod
     @once_differentiable
@@ -91,81 +129,24 @@ class _Reparametrize(torch.autograd.Function):
         return (None, *taken_apart(by_mean, grads), *taken_apart(by_mean * deviations, grads))
 
 
-class _SliceKL(torch.autograd.Function):
-    """The same as :class:`_KLDivergence`, in one kernel that finds the gradient along with the value."""
-
+class _KLDivergence(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, count: int, weight: Weight | None, *tensors: Tensor) -> Tensor:
-        means, log_stds, variances = _thirds(tensors, count)
-        nats, gradient = slices.kl(means, log_stds, variances, weight)
-        ctx.save_for_backward(gradient)
-        ctx.shapes, ctx.dtype = [mean.shape for mean in means], means[0].dtype
+    def forward(ctx: Any, weight: Weight | None, count: int, spreads: int, *tensors: Tensor) -> Tensor:
+        means, log_stds, variances = tensors[:count], tensors[count : count + spreads], tensors[count + spreads :]
+        nats, gradient = kl_with_gradient(means, log_stds, variances, weight)
+        ctx.save_for_backward(*gradient)
+        ctx.constants = len(variances)
         return nats
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        (gradient,) = ctx.saved_tensors
-        by_mean, by_log_std = (gradient * grad).chunk(2)
-        sizes = [shape.numel() for shape in ctx.shapes]
-        parts = (*by_mean.to(ctx.dtype).split(sizes), *by_log_std.split(sizes))
-        found = [part.view(shape) for part, shape in zip(parts, ctx.shapes * 2, strict=True)]
-        return (None, None, *found, *[None] * len(sizes))
+        return (None, None, None, *torch._foreach_mul(ctx.saved_tensors, grad), *[None] * ctx.constants)
 
 
-class _KLDivergence(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, count: int, *tensors: Tensor) -> Tensor:
-        means, log_stds, variances = _thirds(tensors, count)
-        means = _like(means, log_stds)
-        noise = torch._foreach_exp(torch._foreach_mul(log_stds, 2.0))  # σ²
-        precisions = torch._foreach_reciprocal(variances)
-        ctx.save_for_backward(*means, *noise, *precisions)
-        ctx.count = count
-        moments = torch._foreach_addcmul(noise, means, means)  # μ² + σ²
-        # Σ ½ (μ² + σ²)/v + ½ log v − log σ − ½
-        size = sum(mean.numel() for mean in means)
-        return cross_entropy(moments, variances, precisions) - _sum(log_stds) - 0.5 * size
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        # ∂KL/∂μ = μ / v, ∂KL/∂log σ = σ² / v − 1
-        means, noise, precisions = _thirds(ctx.saved_tensors, ctx.count)
-        weights = torch._foreach_mul(precisions, grad)
-        by_mean = [mean * weight for mean, weight in zip(means, weights, strict=True)]
-        negative = -grad
-        by_log_std = [torch.addcmul(negative, n, weight) for n, weight in zip(noise, weights, strict=True)]
-        return (None, *by_mean, *by_log_std, *[None] * ctx.count)
-
-
-def cross_entropy(moments: Sequence[Tensor], variances: Sequence[Tensor], precisions: Sequence[Tensor]) -> Tensor:
+def _cross_entropy(moments: Sequence[Tensor], variances: list[Tensor], precisions: Sequence[Tensor]) -> Tensor:
     """``−Σ E[log N(u | 0, v)] = Σ ½ E[u²]/v + ½ log v``, without ½ log 2π, given E[u²] and 1/v."""
     weighted = [moment * precision for moment, precision in zip(moments, precisions, strict=True)]
     sums = torch.stack(torch._foreach_norm(weighted, 1))  # of numbers that are not negative
     repeats = [moment.numel() / variance.numel() for moment, variance in zip(moments, variances, strict=True)]
-    return 0.5 * (sums.sum() + _sum(torch._foreach_mul(torch._foreach_log(list(variances)), repeats)))
-
-
-def end_to_end(tensors: Sequence[Tensor]) -> Tensor:
-    """The entries of all tensors in one row; those of a lone tensor may be its own."""
-    return torch._C._nn.flatten_dense_tensors(list(tensors))
-
-
-def taken_apart(row: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """The row in parts that are shaped like these tensors: views of it."""
-    return list(torch._C._nn.unflatten_dense_tensors(row, list(like)))
-
-
-def _sum(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.cat([tensor.reshape(-1) for tensor in tensors]).sum()
-
-
-def _thirds(tensors: Sequence[Tensor], count: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    return list(tensors[:count]), list(tensors[count : 2 * count]), list(tensors[2 * count :])
-
-
-def _like(tensors: Sequence[Tensor], examples: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors in the dtypes of the examples."""
-    dtypes = [example.dtype for example in examples]
-    return [t if t.dtype == dtype else t.to(dtype) for t, dtype in zip(tensors, dtypes, strict=True)]
+    return 0.5 * (sums.sum() + end_to_end(torch._foreach_mul(torch._foreach_log(variances), repeats)).sum())

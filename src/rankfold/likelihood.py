@@ -15,7 +15,8 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from rankfold.posterior import at_least_float32, sparing
+from rankfold.gaussian import at_least_float32
+from rankfold.posterior import sparing
 from rankfold.shapes import is_positive_integer
 
 

@@ -3,33 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
 
-from rankfold.formats import Factors, RankGroup
+from rankfold.formats import Factors, RankGroup, TensorFormat
 from rankfold.kernels import launch, slices
-from rankfold.posterior import FactorPosterior, GaussianPosterior
-
-Groups = Sequence[RankGroup]
+from rankfold.posterior import FactorPosterior, GaussianPosterior, arrays_in
 
 
-def rank_moments(pairs: Sequence[tuple[FactorPosterior, Groups]]) -> Tensor:
+def rank_moments(pairs: Sequence[tuple[FactorPosterior, TensorFormat]]) -> Tensor:
     """``M`` of all ranks of several tensors on one device, one after the other: in one kernel where that can be."""
     posteriors = [posterior for posterior, _ in pairs if isinstance(posterior, GaussianPosterior)]
-    means = [mean for posterior in posteriors for mean in posterior.mean]
-    log_stds = [log_std for posterior in posteriors for log_std in posterior.log_std]
+    means = [mean for posterior in posteriors for mean in arrays_in(posterior.mean)]
+    log_stds = [log_std for posterior in posteriors for log_std in arrays_in(posterior.log_std)]
     if len(posteriors) == len(pairs) and slices.usable(means, log_stds):
         try:
-            return slices.second_moments(means, log_stds, _in_one_row(pairs))
+            return slices.second_moments(means, log_stds, _in_one_row(tuple(format for _, format in pairs)))
         except Exception as error:  # whatever stops a compiler or a launch must not stop the user
             launch.give_up(error)
-    return joined([sums_over_governed(posterior.second_moments(), groups) for posterior, groups in pairs])
+    return joined([sums_over_governed(posterior.second_moments(), format.rank_groups) for posterior, format in pairs])
 
 
-def sums_over_governed(arrays: Factors, groups: Groups) -> Tensor:
+def sums_over_governed(arrays: Factors, groups: Sequence[RankGroup]) -> Tensor:
     """The sums of factor-shaped arrays over the entries that each rank governs, (ΣR,)."""
     return joined([sum_of_slices([(arrays[factor], axis) for factor, axis in group.governed]) for group in groups])
+
+
+@cache
+def governors(format: TensorFormat) -> list[tuple[int | None, list[int]]]:
+    """For every factor the group whose λ governs it, if there is one, and the shape in which λ broadcasts to it."""
+    shapes = format.factor_shapes
+    found: list[tuple[int | None, list[int]]] = [(None, [])] * len(shapes)
+    for n, group in enumerate(format.rank_groups):
+        for factor, axis in group.governed:
+            found[factor] = n, [group.size if k == axis else 1 for k in range(len(shapes[factor]))]
+    return found
 
 
 def sum_of_slices(parts: Sequence[tuple[Tensor, int]]) -> Tensor:
@@ -43,11 +53,12 @@ def joined(vectors: Sequence[Tensor]) -> Tensor:
     return vectors[0] if len(vectors) == 1 else torch.cat(list(vectors))
 
 
-def _in_one_row(pairs: Sequence[tuple[FactorPosterior, Groups]]) -> list[slices.Group]:
+@cache
+def _in_one_row(formats: tuple[TensorFormat, ...]) -> tuple[slices.Group, ...]:
     """Sizes of all rank groups, and what they govern, with the factors of all tensors counted on."""
     found: list[slices.Group] = []
     first = 0
-    for posterior, groups in pairs:
-        found += [(g.size, tuple((first + factor, axis) for factor, axis in g.governed)) for g in groups]
-        first += len(posterior.mean)
-    return found
+    for format in formats:
+        found += [(g.size, tuple((first + factor, axis) for factor, axis in g.governed)) for g in format.rank_groups]
+        first += len(format.factor_shapes)
+    return tuple(found)

@@ -29,7 +29,7 @@ class StepOrder:
         self._kl_calls = 0
         self._open_kl = False  # kl() was called, and no backward() has come through it yet
         self._backwards = 0
-        self._weight: Tensor | None = None  # Σ ∂loss/∂kl of the first step, on the device
+        self._weight: Tensor | float | None = None  # Σ ∂loss/∂kl of the first step, on the device
         self._weight_is_known = False
         self._optimizer_steps: dict[int, int] = {}
         self._stepped_too_early = False
@@ -39,15 +39,18 @@ class StepOrder:
 
     def watch(self, kl: Tensor) -> None:
         """Note a call of ``kl()``, and the backward that will come through its value."""
+        self.note_kl()
+        if kl.requires_grad and not torch.compiler.is_compiling():
+            self._open_kl = True
+            kl.register_hook(self.note_backward)
+
+    def note_kl(self) -> None:
         self._kl_calls += 1
         if self._optimizer_steps and max(self._optimizer_steps.values()) == MOST_STEPS_AHEAD:
             self._warn(
                 f"optimizer.step() was called {MOST_STEPS_AHEAD} times and ranks.step() never since; call it after "
                 f"every optimizer.step(), or λ stays as it is, β does not rise and no rank is cut"
             )
-        if kl.requires_grad and not torch.compiler.is_compiling():
-            self._open_kl = True
-            kl.register_hook(self._note_backward)
 
     def check(self) -> None:
         """At ``ranks.step()``: refuse what cannot be right, warn of what looks wrong, and start anew."""
@@ -68,12 +71,14 @@ class StepOrder:
 
     # Events ---------------------------------------------------------------------------------------
 
-    def _note_backward(self, grad: Tensor) -> None:
+    def note_backward(self, grad: Tensor | float) -> None:
+        """A backward has come through the KL, whose gradient of the loss is this."""
         self._open_kl = False
         self._stepped_too_early = False
         self._backwards += 1
         if not self._weight_is_known:
-            self._weight = grad.detach() if self._weight is None else self._weight + grad.detach()
+            grad = grad.detach() if isinstance(grad, Tensor) else grad
+            self._weight = grad if self._weight is None else self._weight + grad
 
     def _note_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         # a GradScaler may skip this for good reasons, so its absence alone means nothing
@@ -98,7 +103,9 @@ class StepOrder:
     def _check_weight(self) -> None:
         """Whether the KL of several batches entered one step with its full weight each time."""
         weight, self._weight = self._weight, None
-        if weight is None or self._weight_is_known or (weight.is_cuda and torch.cuda.is_current_stream_capturing()):
+        if weight is None or self._weight_is_known:
+            return
+        if isinstance(weight, Tensor) and weight.is_cuda and torch.cuda.is_current_stream_capturing():
             return
         self._weight_is_known = True
         several = max(self._optimizer_steps.values(), default=0) > 1

@@ -13,10 +13,22 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from rankfold.gaussian import Variance, Weight, as_tensors, cross_entropy, end_to_end, kl_divergence, reparametrize
+from rankfold.flat import alike, end_to_end
+from rankfold.gaussian import (
+    Variance,
+    Weight,
+    at_least_float32,
+    kl_divergence,
+    kl_with_gradient,
+    reparametrize,
+)
 
 # Posterior standard deviations start at this fraction of the scale of what they belong to.
 INITIAL_STD_RATIO = 0.1
+
+
+# A posterior, and the prior variances of its arrays.
+Beside = tuple["FactorPosterior", Sequence[Variance]]
 
 
 class FactorPosterior(nn.Module, ABC):
@@ -35,13 +47,13 @@ class FactorPosterior(nn.Module, ABC):
     def second_moments(self) -> list[Tensor]:
         """``E[u²] = μ² + σ²`` of every entry, in at least float32."""
 
-    @abstractmethod
     def kl(self, variances: Sequence[Variance]) -> Tensor:
         """``KL(q(u) ‖ N(0, v))`` in nats, given the prior variances ``v`` of every array: broadcastable, or a number.
 
         For a point, whose KL is infinite, the part that depends on it: ``−log N(u | 0, v)`` without
         ½ log 2π.
         """
+        return joint_kl([(self, variances)])
 
     @abstractmethod
     def parameter_lists(self) -> tuple[nn.ParameterList, ...]:
@@ -71,11 +83,8 @@ class GaussianPosterior(FactorPosterior):
 
     def second_moments(self) -> list[Tensor]:
         log_stds = arrays_in(self.log_std)
-        means = [mean.to(log_std.dtype) for mean, log_std in zip(arrays_in(self.mean), log_stds, strict=True)]
+        means = alike(arrays_in(self.mean), log_stds)
         return list(torch._foreach_addcmul(torch._foreach_exp(torch._foreach_mul(log_stds, 2.0)), means, means))
-
-    def kl(self, variances: Sequence[Variance]) -> Tensor:
-        return kl_divergence(arrays_in(self.mean), arrays_in(self.log_std), variances)
 
     def parameter_lists(self) -> tuple[nn.ParameterList, ...]:
         return (self.mean, self.log_std)
@@ -99,11 +108,6 @@ class PointPosterior(FactorPosterior):
     def second_moments(self) -> list[Tensor]:
         return [mean.to(at_least_float32(mean.dtype)).square() for mean in arrays_in(self.mean)]
 
-    def kl(self, variances: Sequence[Variance]) -> Tensor:
-        moments = self.second_moments()
-        priors = as_tensors(variances, moments[0].detach())
-        return cross_entropy(moments, priors, torch._foreach_reciprocal(priors))
-
     def parameter_lists(self) -> tuple[nn.ParameterList, ...]:
         return (self.mean,)
 
@@ -120,28 +124,34 @@ def drawn(posteriors: Sequence[FactorPosterior]) -> list[list[Tensor]]:
     return [[next(samples) for _ in group] for group in log_stds]
 
 
-def joint_kl(pairs: Sequence[tuple[FactorPosterior, Sequence[Variance]]], weight: Weight | None = None) -> Tensor:
-    """The sum of the KLs of posteriors, each with its prior variances, times ``weight``.
+def joint_kl(pairs: Sequence[Beside], weight: Weight | None = None) -> Tensor:
+    """The sum of the KLs of posteriors, each with its prior variances, times ``weight``."""
+    return sum_of(kl_divergence(*group, weight) for group in _together(pairs))
 
-    All Gaussian ones of a device are taken in one go.
-    """
-    gaussian: dict[torch.device, list[tuple[GaussianPosterior, Sequence[Variance]]]] = {}
-    points = []
+
+@torch.no_grad()
+def joint_kl_with_gradient(pairs: Sequence[Beside], weight: Weight) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """The same, all parameters of the posteriors, and its gradient by each of them."""
+    terms, parameters, gradients = [], [], []
+    for means, log_stds, variances in _together(pairs):
+        nats, gradient = kl_with_gradient(means, log_stds, variances, weight)
+        terms.append(nats)
+        parameters += means + log_stds
+        gradients += gradient
+    return sum_of(terms), parameters, gradients
+
+
+def _together(pairs: Sequence[Beside]) -> Iterable[tuple[list[Tensor], list[Tensor], list[Variance]]]:
+    """Means, log-stds and prior variances of all posteriors of one kind, device and dtype, to be taken in one go."""
+    groups: dict[Any, tuple[list[Tensor], list[Tensor], list[Variance]]] = {}
     for posterior, variances in pairs:
+        means = arrays_in(posterior.mean)
+        group = groups.setdefault((type(posterior), means[0].device, means[0].dtype), ([], [], []))
+        group[0].extend(means)
         if isinstance(posterior, GaussianPosterior):
-            gaussian.setdefault(arrays_in(posterior.mean)[0].device, []).append((posterior, variances))
-        else:
-            points.append(posterior.kl(variances))
-    terms = []
-    for device, group in gaussian.items():
-        means = [mean for q, _ in group for mean in arrays_in(q.mean)]
-        log_stds = [log_std for q, _ in group for log_std in arrays_in(q.log_std)]
-        priors = [variance for _, v in group for variance in v]
-        terms.append(kl_divergence(means, log_stds, priors, weight and weight.to(device)))
-    if points:
-        nats = sum_of(points)
-        terms.append(nats if weight is None else weight.to(nats.device).times(nats))
-    return sum_of(terms)
+            group[1].extend(arrays_in(posterior.log_std))
+        group[2].extend(variances)
+    return groups.values()
 
 
 def arrays_in(parameters: nn.ParameterList) -> list[Tensor]:
@@ -149,11 +159,6 @@ def arrays_in(parameters: nn.ParameterList) -> list[Tensor]:
     arrays: list[Any] = list(parameters._parameters.values())
     # parametrized ones, and those of the replicas of nn.DataParallel, are kept elsewhere
     return arrays if len(arrays) == len(parameters) else list(parameters)
-
-
-def at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    """The dtype for λ and log-stds beside factors of ``dtype``."""
-    return torch.promote_types(dtype, torch.float32)
 
 
 def sparing(fn: Callable[[Tensor], Tensor], precise: Iterable[Tensor]) -> Callable[[Tensor], Tensor]:

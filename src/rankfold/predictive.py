@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rankfold.gaussian import at_least_float32
 from rankfold.layers.base import posterior_mean
-from rankfold.posterior import FactorPosterior, at_least_float32
+from rankfold.posterior import FactorPosterior
 
 
 def predict(

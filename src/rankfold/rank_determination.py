@@ -7,7 +7,7 @@ their closed form, advances the warm-up and, when it is due, cuts the ranks the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -21,7 +21,7 @@ from rankfold.gaussian import Weight
 from rankfold.health import Health
 from rankfold.order import StepOrder, check_mode, warn_past_the_end
 from rankfold.parameters import check_optimizers
-from rankfold.posterior import joint_kl, sum_of
+from rankfold.posterior import joint_kl, joint_kl_with_gradient, sum_of
 from rankfold.pruning.cutting import PruneResult, cut_dead_ranks, optimizers_of, same_in_copies
 from rankfold.pruning.optimizer_state import check_kind, check_state
 from rankfold.pruning.patience import RankWatch, check_saved
@@ -137,13 +137,16 @@ class RankDetermination:
         Called once for every ``optimizer.step()``, at any moment between ``zero_grad()`` and clipping, it counts once
         however many batches are accumulated. Give the ``scaler`` while gradients are scaled by one.
         """
-        value = self.kl()
-        scaled = value if scaler is None else scaler.scale(value)
-        trained = dict.fromkeys(p for part in self._parts for p in part.parameters() if p.requires_grad)
-        # not backward(): hooks of DDP on the parameters must not take this for the backward of a batch
-        grads = torch.autograd.grad(scaled, list(trained)) if trained else ()
-        _add_gradients(list(trained), grads)
-        return value.detach()
+        self._order.note_kl()
+        if not self._parts:
+            return torch.zeros_like(self.beta)
+        pairs = [part.beside_prior() for part in self._parts]
+        value, parameters, gradients = joint_kl_with_gradient(pairs, Weight(self.beta, self.num_data))
+        self._last_kl = value.to(self.beta.device)
+        # added here, not by backward(): hooks of DDP on the parameters must not take it for the backward of a batch
+        if _add_gradients(parameters, gradients if scaler is None else scaler.scale(gradients)):
+            self._order.note_backward(1.0)
+        return self._last_kl
 
     def terms(self) -> dict[str, float]:
         """The parts of the objective besides the NLL, now: KL and penalty on λ in nats, and β."""
@@ -275,13 +278,16 @@ class RankDetermination:
         self._watch.forget(only)
 
 
-def _add_gradients(parameters: Sequence[nn.Parameter], grads: Sequence[Tensor]) -> None:
-    """Add to the gradients that are there, all in one operation, and give one to parameters that have none."""
-    pairs = [(p.grad, grad) for p, grad in zip(parameters, grads, strict=True) if p.grad is not None]
-    if pairs:
-        torch._foreach_add_([old for old, _ in pairs], [new for _, new in pairs])
-    for parameter, grad in zip(parameters, grads, strict=True):
-        parameter.grad = grad if parameter.grad is None else parameter.grad
+def _add_gradients(parameters: Sequence[Tensor], gradients: Iterable[Tensor]) -> bool:
+    """Add to the gradients of parameters that are trained, in one operation where there are some; if any is trained."""
+    trained = [(p, gradient) for p, gradient in zip(parameters, gradients, strict=True) if p.requires_grad]
+    started = [(p.grad, gradient) for p, gradient in trained if p.grad is not None]
+    if started:
+        torch._foreach_add_([old for old, _ in started], [new for _, new in started])
+    if len(started) < len(trained):
+        for parameter, gradient in trained:
+            parameter.grad = gradient if parameter.grad is None else parameter.grad
+    return bool(trained)
 
 
 def _check_numbers(num_data: int, step_size: float, check_every: int) -> None:

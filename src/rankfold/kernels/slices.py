@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from rankfold.flat import end_to_end
 from rankfold.kernels import launch
 
 Shape = tuple[int, ...]
@@ -48,7 +49,7 @@ class Slice(NamedTuple):
 
 def usable(means: Sequence[Tensor], log_stds: Sequence[Tensor]) -> bool:
     """Whether kernels can run on these arrays: whole, of one device, float32 or lower, and fewer than 2³⁰ entries."""
-    if torch.compiler.is_compiling() or not launch.usable(means[0]):
+    if not log_stds or torch.compiler.is_compiling() or not launch.usable(means[0]):
         return False
     tensors = (*means, *log_stds)
     plain = all(type(tensor) in (Tensor, nn.Parameter) for tensor in tensors)  # not spread over processes, for one
@@ -71,7 +72,7 @@ def kl(
 
     shapes, prior_shapes = _shapes(means), _shapes(variances)
     table = _kl_table(shapes, prior_shapes, means[0].device)
-    flat, variance = _laid_out(means, log_stds), _end_to_end(variances)
+    flat, variance = _laid_out(means, log_stds), end_to_end(variances)
     nats, gradient = flat.new_empty(len(table)), torch.empty_like(flat)
     size, (beta, num_data) = flat.numel() // 2, weight or (flat, 1)
     with torch.cuda.device_of(flat):
@@ -81,11 +82,11 @@ def kl(
     return nats.sum(), gradient
 
 
-def second_moments(means: Sequence[Tensor], log_stds: Sequence[Tensor], groups: Sequence[Group]) -> Tensor:
+def second_moments(means: Sequence[Tensor], log_stds: Sequence[Tensor], groups: tuple[Group, ...]) -> Tensor:
     """``M_k = Σ μ² + σ²`` of every rank of all groups, end to end (ΣR,)."""
     from rankfold.kernels.slices_triton import slice_moments
 
-    table, bounds = _moment_table(_shapes(means), tuple(groups), means[0].device)
+    table, bounds = _moment_table(_shapes(means), groups, means[0].device)
     flat = _laid_out(means, log_stds)
     moments = flat.new_empty(len(bounds) - 1)
     with torch.cuda.device_of(flat):
@@ -100,12 +101,8 @@ def _shapes(tensors: Sequence[Tensor]) -> tuple[Shape, ...]:
 def _laid_out(means: Sequence[Tensor], log_stds: Sequence[Tensor]) -> Tensor:
     """All means, then all log-stds, in float32; of one dtype they are one copy."""
     if means[0].dtype == log_stds[0].dtype:
-        return _end_to_end([*means, *log_stds])
-    return torch.cat([_end_to_end(means).to(log_stds[0].dtype), _end_to_end(log_stds)])
-
-
-def _end_to_end(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+        return end_to_end([*means, *log_stds])
+    return torch.cat([end_to_end(means).to(log_stds[0].dtype), end_to_end(log_stds)])
 
 
 # Tables -----------------------------------------------------------------------------------------------

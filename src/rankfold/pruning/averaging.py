@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from rankfold.bayesian_tensor import BayesianTensor
-from rankfold.posterior import GaussianPosterior
+from rankfold.flat import alike
+from rankfold.posterior import GaussianPosterior, arrays_in
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class TwoWindows:
     @classmethod
     def now(cls, tensor: BayesianTensor) -> TwoWindows:
         """The current posterior as both windows: for a model whose training is over."""
-        mean, log_std = _current(tensor)
+        mean, log_std = ([values.detach() for values in side] for side in _current(tensor))
         return cls((mean, mean), (log_std, log_std))
 
 
@@ -103,5 +104,5 @@ def _current(tensor: BayesianTensor) -> tuple[list[Tensor], list[Tensor]]:
     posterior = tensor.factors
     if not isinstance(posterior, GaussianPosterior):
         raise TypeError("only Gaussian factors have a spread to average")
-    log_std = [p.detach() for p in posterior.log_std]
-    return [p.detach().to(s.dtype) for p, s in zip(posterior.mean, log_std, strict=True)], log_std
+    mean, log_std = arrays_in(posterior.mean), arrays_in(posterior.log_std)
+    return alike(mean, log_std), log_std
