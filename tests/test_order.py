@@ -69,6 +69,25 @@ def test_kl_backward_adds_the_gradient_of_kl() -> None:
             torch.testing.assert_close(parameter.grad, gradient)
 
 
+@pytest.mark.parametrize("inference", ["bayes", "map"])
+def test_kl_backward_scales_gradients_and_leaves_frozen_parameters_alone(inference: str) -> None:
+    model = nn.Sequential(
+        rf.Linear(12, 5, config=rf.CP(4, inference=inference)), rf.Linear(5, 3, config=rf.TT(2, order=2)).double()
+    )
+    optimizer = torch.optim.SGD(rf.param_groups(model, lr=1e-3))
+    ranks = rf.RankDetermination(model, optimizer, num_data=10, total_steps=40)
+    ranks.beta.fill_(0.7)
+    model[0].tensor.factors.mean[1].requires_grad_(False)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    kl = ranks.kl()
+    expected = torch.autograd.grad(8.0 * kl, trained)
+    value = ranks.kl_backward(torch.amp.GradScaler("cpu", init_scale=8.0))
+    torch.testing.assert_close(value, kl.detach())
+    assert model[0].tensor.factors.mean[1].grad is None
+    for parameter, gradient in zip(trained, expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
+
+
 def test_kl_backward_without_anything_to_train_is_no_fault() -> None:
     model = rf.Linear(12, 5, config=rf.CP(4, inference="fixed"))
     optimizer = torch.optim.SGD(rf.param_groups(model))

@@ -7,10 +7,11 @@ import pickle
 import pytest
 import torch
 from torch.distributions import Normal, kl_divergence
+from torch.nn.utils import parametrize
 
 from rankfold.bayesian_vector import BayesianVector
 from rankfold.config import TTM
-from rankfold.posterior import GaussianPosterior, PointPosterior, at_least_float32, drawn
+from rankfold.posterior import GaussianPosterior, PointPosterior, arrays_in, at_least_float32, drawn
 
 SHAPES = [(3, 2), (4,), (1, 2, 2)]
 VARIANCE_SHAPES = [(1, 2), (1,), (1, 2, 1)]
@@ -152,6 +153,20 @@ def test_every_parameter_list_is_shaped_like_the_arrays(kind):
     lists = posterior.parameter_lists()
     assert all([tuple(p.shape) for p in parameters] == SHAPES for parameters in lists)
     assert {id(p) for parameters in lists for p in parameters} == {id(p) for p in posterior.parameters()}
+
+
+class Doubled(torch.nn.Module):
+    def forward(self, x):
+        return 2 * x
+
+
+def test_arrays_are_those_of_the_list_wherever_it_keeps_them():
+    posterior = gaussian()
+    assert all(a is b for a, b in zip(arrays_in(posterior.mean), posterior.mean, strict=True))
+    replaced = {f"mean.{n}": torch.zeros(shape, dtype=torch.float64) for n, shape in enumerate(SHAPES)}
+    assert not flat(torch.func.functional_call(posterior.eval(), replaced, ())).any()
+    parametrize.register_parametrization(posterior.mean, "1", Doubled())
+    assert all(torch.equal(a, b) for a, b in zip(arrays_in(posterior.mean), posterior.mean, strict=True))
 
 
 # KL -----------------------------------------------------------------------------------------------

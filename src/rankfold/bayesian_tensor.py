@@ -136,7 +136,7 @@ class BayesianTensor(nn.Module):
 
     def variances(self) -> tuple[Tensor, ...]:
         """λ of every rank group, views of ``variance``."""
-        return torch.split(self.variance, list(self.format.ranks)) if self.has_prior else ()
+        return self.variance.split_with_sizes(self.format.ranks) if self.has_prior else ()
 
     def second_moments(self, moments: Factors | None = None) -> Tensor:
         """``M_k = Σ μ² + σ²`` over the entries each λ governs, (ΣR,).

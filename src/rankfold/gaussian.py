@@ -17,7 +17,8 @@ from torch.autograd.function import once_differentiable
 from rankfold.flat import alike, end_to_end, taken_apart
 from rankfold.kernels import launch, slices
 
-# A prior variance for every entry of an array, broadcastable to it, or one number for all.
+# The prior variances of an array: one for each of its slices along an axis, as a tensor of as many dimensions, of which
+# all others are of size 1; or one number for all entries.
 Variance = Tensor | float
 
 
@@ -48,9 +49,8 @@ def kl_divergence(
 ) -> Tensor:
     """``Σ KL(N(μ, σ²) ‖ N(0, v))`` in nats over all entries of all arrays, times ``weight``.
 
-    ``variances`` are constants, one for each array: a number, or a tensor of as many dimensions, broadcastable to it.
-    Arrays without log-stds are points, for which it is the part that depends on them: ``−Σ log N(μ | 0, v)`` without
-    ½ log 2π.
+    ``variances`` are constants, one for each array. Arrays without log-stds are points, for which it is the part that
+    depends on them: ``−Σ log N(μ | 0, v)`` without ½ log 2π.
     """
     priors = as_tensors(variances, means[0])
     nats: Tensor = _KLDivergence.apply(weight, len(means), len(log_stds), *means, *log_stds, *priors)  # type: ignore[no-untyped-call]
@@ -66,11 +66,9 @@ def kl_with_gradient(
     """:func:`kl_divergence`, and its gradient by every mean, then by every log-std; to be called without autograd."""
     priors = as_tensors(variances, means[0])
     weight = weight and weight.to(means[0].device)
-    if slices.usable(means, log_stds) and all(prior.numel() == max(prior.shape, default=1) for prior in priors):
+    if slices.usable(means, log_stds):
         try:
-            nats, gradient = slices.kl(means, log_stds, priors, weight)
-            by_mean, by_log_std = gradient.chunk(2)
-            return nats, [*taken_apart(by_mean.to(means[0].dtype), means), *taken_apart(by_log_std, log_stds)]
+            return slices.kl(means, log_stds, priors, weight)
         except Exception as error:  # whatever stops a compiler or a launch must not stop the user
             launch.give_up(error)
     return _plain_kl(means, list(log_stds), priors, weight)

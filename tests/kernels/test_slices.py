@@ -38,7 +38,7 @@ class Launches(contextlib.AbstractContextManager):
     def __exit__(self, *_: object) -> None:
         slices.kl = self.kl
 
-    def __call__(self, *args: object) -> tuple[Tensor, Tensor]:
+    def __call__(self, *args: object) -> tuple[Tensor, list[Tensor]]:
         self.count += 1
         return self.kl(*args)
 

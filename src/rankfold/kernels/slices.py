@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rankfold.flat import end_to_end
+from rankfold.flat import end_to_end, taken_apart
 from rankfold.kernels import launch
 
 Shape = tuple[int, ...]
@@ -63,8 +63,8 @@ def kl(
     log_stds: Sequence[Tensor],
     variances: Sequence[Tensor],
     weight: tuple[Tensor, int] | None = None,
-) -> tuple[Tensor, Tensor]:
-    """The KL in nats, and its gradient: of all means, then of all log-stds, end to end (2n,).
+) -> tuple[Tensor, list[Tensor]]:
+    """The KL in nats, and its gradient by every mean, then by every log-std.
 
     With a weight ``β, N`` both are β/N as large.
     """
@@ -79,7 +79,7 @@ def kl(
         slice_kl[(len(table),)](
             flat, variance, table, beta, nats, gradient, size, 1.0 / num_data, WEIGHTED=weight is not None, **_OPTIONS
         )
-    return nats.sum(), gradient
+    return nats.sum(), _as_parameters(gradient, means, log_stds)
 
 
 def second_moments(means: Sequence[Tensor], log_stds: Sequence[Tensor], groups: tuple[Group, ...]) -> Tensor:
@@ -103,6 +103,14 @@ def _laid_out(means: Sequence[Tensor], log_stds: Sequence[Tensor]) -> Tensor:
     if means[0].dtype == log_stds[0].dtype:
         return end_to_end([*means, *log_stds])
     return torch.cat([end_to_end(means).to(log_stds[0].dtype), end_to_end(log_stds)])
+
+
+def _as_parameters(row: Tensor, means: Sequence[Tensor], log_stds: Sequence[Tensor]) -> list[Tensor]:
+    """The inverse: a row like :func:`_laid_out` in the shapes and dtypes of all means and log-stds."""
+    if means[0].dtype == row.dtype:
+        return taken_apart(row, [*means, *log_stds])
+    by_mean, by_log_std = row.chunk(2)
+    return taken_apart(by_mean.to(means[0].dtype), means) + taken_apart(by_log_std, log_stds)
 
 
 # Tables -----------------------------------------------------------------------------------------------
