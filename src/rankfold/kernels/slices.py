@@ -52,7 +52,7 @@ def usable(means: Sequence[Tensor], log_stds: Sequence[Tensor]) -> bool:
     if not log_stds or torch.compiler.is_compiling() or not launch.usable(means[0]):
         return False
     tensors = (*means, *log_stds)
-    plain = all(type(tensor) in (Tensor, nn.Parameter) for tensor in tensors)  # not spread over processes, for one
+    plain = {type(tensor) for tensor in tensors} <= {Tensor, nn.Parameter}  # not spread over processes, for one
     alike = len({tensor.device for tensor in tensors}) == 1
     single = {log_std.dtype for log_std in log_stds} == {torch.float32}
     return plain and alike and single and sum(mean.numel() for mean in means) < 2**30
