@@ -9,6 +9,7 @@ Linear(in_features=784, out_features=512, bias=True, TTM [4, 4, 7, 7] x [8, 4, 4
 
 from rankfold.accounting import accounting
 from rankfold.accounting_text import report
+from rankfold.batch_norm import update_bn
 from rankfold.capture import CapturedStep
 from rankfold.checkpoint import load, save
 from rankfold.config import CP, TT, TTM, TensorConfig, Tucker
@@ -69,4 +70,5 @@ __all__ = [
     "save",
     "tensorize_",
     "to_dense",
+    "update_bn",
 ]

@@ -6,16 +6,18 @@ factors, weights rebuilt from their means *are* the mean weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from rankfold.batch_norm import Batch, arguments, collecting, norms_of, restoring
 from rankfold.gaussian import at_least_float32
 from rankfold.layers.base import posterior_mean
-from rankfold.posterior import FactorPosterior
+from rankfold.posterior import FactorPosterior, GaussianPosterior
 
 
 def predict(
@@ -24,6 +26,7 @@ def predict(
     samples: int = 32,
     transform: Callable[[Any], Tensor] | None = None,
     seed: int | None = None,
+    bn_batches: Sequence[Batch] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Monte Carlo mean and standard deviation of what the model predicts.
 
@@ -38,6 +41,8 @@ def predict(
         transform: applied to every sample's output before averaging, such as a softmax, or a
             function that picks one tensor out of a structured output.
         seed: makes the draws repeatable, without touching the global random state.
+        bn_batches: for a model with batch norm, inputs of training, a tensor or a tuple per batch. Every draw is
+            normalised by the statistics that it has on them, as it was in training; some thousand examples will do.
 
     Returns:
         Mean and standard deviation (over the posterior, with n − 1), each of the output's shape, in
@@ -60,8 +65,11 @@ def predict(
             with posterior_mean(model):
                 mean = _precise(transform(model(*inputs)))
             return mean, torch.zeros_like(mean)
-        with sampled(model), _seeded(model, seed):
-            return mean_and_std(_precise(transform(model(*inputs))) for _ in range(samples))
+        if bn_batches is None:
+            warn_of_batch_norm(model)
+            with sampled(model), _seeded(model, seed):
+                return mean_and_std(_precise(transform(model(*inputs))) for _ in range(samples))
+        return mean_and_std(_precise(transform(draw(*inputs))) for draw in draws(model, samples, bn_batches, seed))
 
 
 @contextmanager
@@ -78,6 +86,39 @@ def sampled(model: nn.Module) -> Iterator[None]:
             if isinstance(module, FactorPosterior):
                 module.train()
         yield
+
+
+def draws(
+    model: nn.Module, samples: int, bn_batches: Sequence[Batch], seed: int | None = None
+) -> Iterator[Callable[..., Any]]:
+    """Functions that call the model, each with one draw of its weights and the statistics they have on ``bn_batches``.
+
+    Use each before asking for the next. The model's own statistics are back when all are done.
+    """
+    norms = norms_of(model)
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
+    with sampled(model), restoring(norms):
+        for number in torch.randint(2**62, (samples,), generator=generator).tolist():
+
+            def draw(*inputs: Any, number: int = number) -> Any:
+                with _seeded(model, number):  # the same noise, and so the same weights, in every call
+                    return model(*inputs)
+
+            with collecting(norms):
+                for batch in bn_batches:
+                    draw(*arguments(batch))
+            yield draw
+
+
+def warn_of_batch_norm(model: nn.Module) -> None:
+    """Say that draws are about to be normalised by statistics that are not theirs."""
+    if norms_of(model) and any(isinstance(module, GaussianPosterior) for module in model.modules()):
+        warnings.warn(
+            "the model has batch norm, and no draw of its weights has the running statistics; predictions may be far "
+            "off. Give bn_batches=, some batches of training inputs, so that every draw gets its own",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def mean_and_std(values: Iterator[Tensor]) -> tuple[Tensor, Tensor]:

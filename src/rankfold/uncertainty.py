@@ -8,14 +8,16 @@ ECE and AUROC come from torchmetrics: pip install 'rankfold[experiments]'.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from rankfold.batch_norm import Batch
 from rankfold.layers.base import posterior_mean
-from rankfold.predictive import sampled
+from rankfold.predictive import draws, sampled, warn_of_batch_norm
 from rankfold.shapes import is_positive_integer
 
 NUM_BINS = 15
@@ -183,7 +185,13 @@ def entropy(probabilities: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def predictive_statistics(model: nn.Module, *inputs: Tensor, samples: int = 32, batch_size: int = 1000) -> Predictions:
+def predictive_statistics(
+    model: nn.Module,
+    *inputs: Tensor,
+    samples: int = 32,
+    batch_size: int = 1000,
+    bn_batches: Sequence[Batch] | None = None,
+) -> Predictions:
     """Average the class probabilities of a model over its posterior, and measure their uncertainty.
 
     All but the posterior's samples is in eval mode. Of the samples only sums are kept.
@@ -193,6 +201,7 @@ def predictive_statistics(model: nn.Module, *inputs: Tensor, samples: int = 32, 
         inputs: what the model takes of all examples, (N, \\*) each, on the model's device.
         samples: draws per example; 0 means the posterior mean, whose mutual information is 0.
         batch_size: examples in one forward.
+        bn_batches: for a model with batch norm, as in :func:`rankfold.predict`.
 
     Returns:
         Tensors in float64, on the model's device.
@@ -207,30 +216,33 @@ def predictive_statistics(model: nn.Module, *inputs: Tensor, samples: int = 32, 
         raise ValueError(f"samples must be a positive integer, or 0 for the posterior mean, got {samples!r}")
     if not is_positive_integer(batch_size):
         raise ValueError(f"batch_size must be a positive integer, got {batch_size!r}")
-    mode = sampled if samples else posterior_mean
-    with mode(model):
-        parts = [
-            _average(model, batch, max(samples, 1))
-            for batch in zip(*(x.split(batch_size) for x in inputs), strict=True)
-        ]
+    batches = list(zip(*(x.split(batch_size) for x in inputs), strict=True))
+    if samples and bn_batches is not None:  # it takes long to prepare a draw, so each sees all examples
+        prepared = draws(model, samples, bn_batches)
+        parts = [_average(torch.cat([_probabilities(draw, batch) for batch in batches]) for draw in prepared)]
+    else:
+        if samples:
+            warn_of_batch_norm(model)
+        with sampled(model) if samples else posterior_mean(model):
+            parts = [_average(_probabilities(model, batch) for _ in range(max(samples, 1))) for batch in batches]
     probabilities, mean_entropy = (torch.cat(part) for part in zip(*parts, strict=True))
     total = entropy(probabilities)
     # I(y; Φ) = H(E p) − E H(p), which rounding may put just below 0
     return Predictions(probabilities, total, (total - mean_entropy).clamp(min=0.0))
 
 
-def _average(model: nn.Module, batch: tuple[Tensor, ...], samples: int) -> tuple[Tensor, Tensor]:
-    """``E p`` (B, C) and ``E H(p)`` (B,) over samples, one at a time."""
-    probabilities = _probabilities(model, batch)
-    entropies = entropy(probabilities)
-    for _ in range(samples - 1):
-        p = _probabilities(model, batch)
+def _average(samples: Iterator[Tensor]) -> tuple[Tensor, Tensor]:
+    """``E p`` (B, C) and ``E H(p)`` (B,) over samples ``p``, one at a time."""
+    probabilities = next(samples)
+    entropies, count = entropy(probabilities), 1
+    for p in samples:
         probabilities += p
         entropies += entropy(p)
-    return probabilities / samples, entropies / samples
+        count += 1
+    return probabilities / count, entropies / count
 
 
-def _probabilities(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+def _probabilities(model: Callable[..., Any], batch: tuple[Tensor, ...]) -> Tensor:
     logits = model(*batch)
     if not isinstance(logits, Tensor) or logits.dim() != 2:
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__

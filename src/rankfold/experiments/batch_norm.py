@@ -1,46 +1,29 @@
-"""Batch norm and a posterior: running statistics that belong to the weights a model is evaluated with.
-
-In training they average over sampled weights, over augmented images and over ranks that are gone by now.
-"""
+"""Statistics of batch norms for the weights that a model is evaluated with, on training examples as they are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 
-import torch
-from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import Tensor, nn
 
+from rankfold.batch_norm import norms_of, update_bn
 from rankfold.experiments.task import Data
-from rankfold.layers.base import posterior_mean
 
-NUM_IMAGES, BATCH_SIZE = 10_000, 500
+BATCH_SIZE = 500
+# For the posterior mean, and for each of the draws.
+NUM_EXAMPLES, NUM_EXAMPLES_OF_A_DRAW = 10_000, 2_000
 
 
-@torch.no_grad()
 def settle(model: nn.Module, data: Data) -> None:
-    """Estimate all running statistics anew: under the posterior mean, on training images as they are.
-
-    Other modules are in eval mode meanwhile. A model without batch norm is left alone.
-    """
-    norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
-    if norms:
-        with posterior_mean(model), _averaging(norms):
-            for first in range(0, min(NUM_IMAGES, len(data.train)), BATCH_SIZE):
-                model(*(inputs[first : first + BATCH_SIZE] for inputs in data.train.inputs))
+    """Estimate all running statistics anew, under the posterior mean."""
+    update_bn(model, _batches(data, NUM_EXAMPLES))
 
 
-@contextmanager
-def _averaging(norms: Sequence[_BatchNorm]) -> Iterator[None]:
-    """Within this context batch norms start anew and take the plain average over all batches."""
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # torch's word for a plain average
-        norm.train()
-    try:
-        yield
-    finally:
-        for norm, momentum in zip(norms, momenta, strict=True):
-            norm.momentum = momentum
+def batches_of_draws(model: nn.Module, data: Data) -> list[tuple[Tensor, ...]] | None:
+    """What every draw of the weights gets its statistics from; ``None`` for a model without batch norm."""
+    return list(_batches(data, NUM_EXAMPLES_OF_A_DRAW)) if norms_of(model) else None
+
+
+def _batches(data: Data, count: int) -> Iterator[tuple[Tensor, ...]]:
+    for first in range(0, min(count, len(data.train)), BATCH_SIZE):
+        yield tuple(inputs[first : first + BATCH_SIZE] for inputs in data.train.inputs)

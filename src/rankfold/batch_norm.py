@@ -1,0 +1,82 @@
+"""Batch norm and a posterior: running statistics that belong to the weights a model is evaluated with.
+
+In training every draw of the weights is normalised by its own statistics, those of the batch. The running ones average
+over draws, over augmented inputs and over ranks that are gone by now: neither the posterior mean nor a single draw has
+such statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from rankfold.layers.base import posterior_mean
+
+# What a model is called with: one tensor, or all of its arguments.
+Batch = Tensor | Sequence[Tensor]
+
+
+@torch.no_grad()
+def update_bn(model: nn.Module, batches: Iterable[Batch]) -> None:
+    """Estimate all running statistics anew, under the posterior mean.
+
+    The twin of ``torch.optim.swa_utils.update_bn``, which would draw weights. Call it when training is over, before
+    the model is evaluated, saved or exported. All other modules are in eval mode meanwhile. A model without
+    batch norm is left alone.
+
+    Args:
+        batches: inputs, such as those of training without augmentation: a tensor, or a tuple of all that the model
+            takes, per batch. Ten thousand examples are plenty.
+
+    >>> import rankfold as rf
+    >>> model = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.BatchNorm1d(6))
+    >>> model = rf.tensorize_(model, rf.CP(max_rank=2))
+    >>> rf.update_bn(model, torch.randn(4, 100, 8))
+    """
+    norms = norms_of(model)
+    if norms:
+        with posterior_mean(model), collecting(norms):
+            for batch in batches:
+                model(*arguments(batch))
+
+
+def norms_of(model: nn.Module) -> list[_BatchNorm]:
+    """The batch norms that keep running statistics."""
+    return [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+
+
+def arguments(batch: Batch) -> tuple[Tensor, ...]:
+    """What to call a model with."""
+    return (batch,) if isinstance(batch, Tensor) else tuple(batch)
+
+
+@contextmanager
+def collecting(norms: Sequence[_BatchNorm]) -> Iterator[None]:
+    """Within this context batch norms start anew and take the plain average over all batches; then they use it."""
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # torch's word for a plain average
+        norm.train()
+    try:
+        yield
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+            norm.eval()
+
+
+@contextmanager
+def restoring(norms: Sequence[_BatchNorm]) -> Iterator[None]:
+    """After this context the running statistics are what they were before it."""
+    kept = [[buffer.clone() for buffer in norm.buffers()] for norm in norms]
+    try:
+        yield
+    finally:
+        for norm, buffers in zip(norms, kept, strict=True):
+            for buffer, value in zip(norm.buffers(), buffers, strict=True):
+                buffer.copy_(value)
