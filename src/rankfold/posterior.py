@@ -48,7 +48,7 @@ class FactorPosterior(nn.Module, ABC):
         """``E[u²] = μ² + σ²`` of every entry, in at least float32."""
 
     def kl(self, variances: Sequence[Variance]) -> Tensor:
-        """``KL(q(u) ‖ N(0, v))`` in nats, given the prior variances ``v`` of every array: broadcastable, or a number.
+        """``KL(q(u) ‖ N(0, v))`` in nats, given the prior variances ``v`` of every array: along one axis, or a number.
 
         For a point, whose KL is infinite, the part that depends on it: ``−log N(u | 0, v)`` without
         ½ log 2π.
