@@ -19,12 +19,13 @@ from rankfold.kernels.layouts import Program, best_program
 from rankfold.kernels.pooling import Bags, bags_of
 from rankfold.kernels.product import product_rows
 
-# From so many rows on tables are faster, by the type of the device. Forward and backward in ms for 2,048 and 65,536
-# skewed rows, with tables and without. On an H200 in a graph: TT 1.59, 0.11 and 0.35, 1.70; Tucker 1.92, 0.17 and
-# 0.89, 2.89; CP 0.18, 0.11 and 1.61, 1.63, but with a twentieth of the memory; TTM 0.09, 0.12 and 0.67, 2.12.
-# On one CPU core: TT 10, 10 and 132, 781; Tucker 22, 30 and 450, 1,996; TTM 11, 9 and 287, 701; CP is the same.
+# From so many rows on tables are faster, by the type of the device. Forward and backward in ms, with and without them.
+# On an H200 in a graph, for 2,048, 8,192 and 16,384 rows, uniform or skewed: TTM 0.07, 0.12; 0.11, 0.31; 0.15, 0.56. TT
+# 0.09, 0.11; 0.14, 0.26; 0.16, 0.47, but to form the tables takes the host longer. Tucker 0.18, 0.17; 0.29, 0.43; 0.35,
+# 0.78. CP 0.18, 0.11; 0.26, 0.26; 0.40, 0.47, with a twentieth of the memory. On one CPU core, for 2,048 and 65,536
+# skewed rows: TT 10, 10; 132, 781. Tucker 22, 30; 450, 1,996. TTM 11, 9; 287, 701. CP is the same.
 LEAST_ROWS = {
-    "cuda": {"CP": 8192, "Tucker": 4096, "TT": 1, "TTM": 1},
+    "cuda": {"CP": 8192, "Tucker": 8192, "TT": 4096, "TTM": 1},
     "cpu": {"Tucker": 2048, "TT": 4096, "TTM": 4096},
 }
 
