@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rankfold.bench.aims import aims
 from rankfold.bench.sheets import sheets
 from rankfold.experiments.planning import Request
 from rankfold.experiments.results import Places
@@ -141,6 +142,13 @@ def benchmark(name: str) -> str:
     return "\n\n".join(_benchmark_of(file) for file in files)
 
 
+def aims_of_speed() -> str:
+    """What was aimed at on an H200, and what is reached."""
+    files = {name: ROOT / "benchmarks" / f"{name}-h200.json" for name in ("embedding", "linear", "step")}
+    records = {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items()}
+    return render([aims(records)], "markdown")
+
+
 def _benchmark_of(file: Path) -> str:
     record = json.loads(file.read_text(encoding="utf-8"))
     ceilings = record["ceilings"]
@@ -216,6 +224,7 @@ SECTIONS: dict[tuple[str, str], Callable[[], str]] = {
     ("docs/results/cifar10.md", "resnet-18"): resnet18,
     ("docs/explanation/peers.md", "layers on a CPU"): layers_cpu,
     ("docs/explanation/peers.md", "layers on a GPU"): layers_gpu,
+    ("docs/explanation/performance.md", "aims"): aims_of_speed,
     **{("docs/explanation/performance.md", f"bench {name}"): partial(benchmark, name) for name in _BENCHMARKS},
 }
 
