@@ -112,3 +112,34 @@ def test_borrowed_statistics_are_named(ask):
     with pytest.warns(UserWarning, match="bn_batches="):
         ask(network(), images(8), samples=2)
     ask(network(), images(8), samples=0)  # the posterior mean needs no draws
+
+
+def test_batches_may_come_from_a_generator():
+    model, x = network(), images(40)
+    whole = rf.predict(model, x, samples=3, seed=0, bn_batches=[x[:20], x[20:]])[0]
+    one_by_one = rf.predict(model, x, samples=3, seed=0, bn_batches=(part for part in x.split(20)))[0]
+    torch.testing.assert_close(one_by_one, whole)
+
+
+@pytest.mark.parametrize(
+    ("batches", "error", "message"),
+    [
+        ([], ValueError, "there is no batch"),
+        (iter(()), ValueError, "there is no batch"),
+        ([(images(4), torch.zeros(4))], TypeError, r"a batch of 2 entries.*\(x for x, y in loader\)"),
+        ([images(4)[0]], TypeError, r"one tensor of shape \(4, 5, 5\)"),
+        ([{"x": images(4)}], TypeError, "1 entries in a dict"),
+        ([images(4), images(4)[:, :2]], RuntimeError, "channels"),
+    ],
+    ids=["none", "used up", "labels", "one image", "dict", "channels"],
+)
+def test_bad_batches_leave_the_statistics_alone(batches, error, message):
+    model, x = network(), images(30)
+    rf.update_bn(model, [x])
+    before = buffers(model)
+    batches = list(batches)
+    with pytest.raises(error, match=message):
+        rf.update_bn(model, batches)
+    with pytest.raises(error, match=message):
+        rf.predict(model, x, samples=2, bn_batches=batches)
+    assert all(torch.equal(value, before[name]) for name, value in buffers(model).items())

@@ -237,6 +237,15 @@ def test_inference_by_point_factors_is_exported_too():
 # int8 --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("config", [rf.CP(6), rf.Tucker(6), rf.TT(6), rf.TTM(6)], ids=["CP", "Tucker", "TT", "TTM"])
+def test_int8_is_computed_in_float32(config, tmp_path):
+    """The file gives what the rounded weights give: onnxruntime must not round the input as well."""
+    torch.manual_seed(0)
+    model = rf.tensorize_(nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)), config)
+    small = export_onnx(model, tmp_path / "small.onnx", torch.randn(8, 64), quantize="int8")
+    assert small.difference < 1e-5
+
+
 def test_int8_is_a_third_of_the_size_and_close(tmp_path):
     model = rf.tensorize_(nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 10)), rf.TT(20))
     x = torch.randn(64, 784)

@@ -7,7 +7,7 @@ such statistics.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -30,7 +30,10 @@ def update_bn(model: nn.Module, batches: Iterable[Batch]) -> None:
 
     Args:
         batches: inputs, such as those of training without augmentation: a tensor, or a tuple of all that the model
-            takes, per batch. Ten thousand examples are plenty.
+            takes, per batch; of a loader that gives labels too, ``(x for x, y in loader)``. Ten thousand examples are
+            plenty.
+
+    If the model fails on a batch, the statistics are what they were.
 
     >>> import rankfold as rf
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.BatchNorm1d(6))
@@ -38,10 +41,16 @@ def update_bn(model: nn.Module, batches: Iterable[Batch]) -> None:
     >>> rf.update_bn(model, torch.randn(4, 100, 8))
     """
     norms = norms_of(model)
-    if norms:
+    if not norms:
+        return
+    kept = _statistics(norms)
+    try:
         with posterior_mean(model), collecting(norms):
-            for batch in batches:
-                model(*arguments(batch))
+            for batch in checked(batches):
+                called_with(model, batch)
+    except BaseException:
+        _put_back(norms, kept)
+        raise
 
 
 def norms_of(model: nn.Module) -> list[_BatchNorm]:
@@ -49,9 +58,21 @@ def norms_of(model: nn.Module) -> list[_BatchNorm]:
     return [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
 
 
-def arguments(batch: Batch) -> tuple[Tensor, ...]:
-    """What to call a model with."""
-    return (batch,) if isinstance(batch, Tensor) else tuple(batch)
+def called_with(model: Callable[..., object], batch: Batch) -> None:
+    """Call a model with a batch, and say what a batch should be if it does not take it."""
+    try:
+        model(*((batch,) if isinstance(batch, Tensor) else tuple(batch)))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise TypeError(
+            f"the model cannot be called with a batch of {_described(batch)}: {error}. A batch is a tensor, or a tuple "
+            f"of all that the model takes; of a loader that gives labels too, pass (x for x, y in loader)"
+        ) from error
+
+
+def _described(batch: Batch) -> str:
+    if isinstance(batch, Tensor):
+        return f"one tensor of shape {tuple(batch.shape)}"
+    return f"{len(batch)} entries in a {type(batch).__name__}"
 
 
 @contextmanager
@@ -73,10 +94,26 @@ def collecting(norms: Sequence[_BatchNorm]) -> Iterator[None]:
 @contextmanager
 def restoring(norms: Sequence[_BatchNorm]) -> Iterator[None]:
     """After this context the running statistics are what they were before it."""
-    kept = [[buffer.clone() for buffer in norm.buffers()] for norm in norms]
+    kept = _statistics(norms)
     try:
         yield
     finally:
-        for norm, buffers in zip(norms, kept, strict=True):
-            for buffer, value in zip(norm.buffers(), buffers, strict=True):
-                buffer.copy_(value)
+        _put_back(norms, kept)
+
+
+def checked(batches: Iterable[Batch]) -> list[Batch]:
+    """The batches as a list, of which there must be some."""
+    found = list(batches)
+    if not found:
+        raise ValueError("there is no batch to take statistics from; give at least one batch of inputs")
+    return found
+
+
+def _statistics(norms: Sequence[_BatchNorm]) -> list[list[Tensor]]:
+    return [[buffer.clone() for buffer in norm.buffers()] for norm in norms]
+
+
+def _put_back(norms: Sequence[_BatchNorm], kept: Sequence[Sequence[Tensor]]) -> None:
+    for norm, values in zip(norms, kept, strict=True):
+        for buffer, value in zip(norm.buffers(), values, strict=True):
+            buffer.copy_(value)

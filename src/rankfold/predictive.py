@@ -7,14 +7,14 @@ factors, weights rebuilt from their means *are* the mean weights.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rankfold.batch_norm import Batch, arguments, collecting, norms_of, restoring
+from rankfold.batch_norm import Batch, called_with, checked, collecting, norms_of, restoring
 from rankfold.gaussian import at_least_float32
 from rankfold.layers.base import posterior_mean
 from rankfold.posterior import FactorPosterior, GaussianPosterior
@@ -26,11 +26,11 @@ def predict(
     samples: int = 32,
     transform: Callable[[Any], Tensor] | None = None,
     seed: int | None = None,
-    bn_batches: Sequence[Batch] | None = None,
+    bn_batches: Iterable[Batch] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Monte Carlo mean and standard deviation of what the model predicts.
 
-    Factors and biases are drawn anew for every sample; dropout and batch norm are in eval mode.
+    Factors and biases are drawn anew for every sample; all else is in eval mode.
     No gradients are kept, and the samples are never held all at once. All modes of the model are
     as before afterwards.
 
@@ -41,8 +41,9 @@ def predict(
         transform: applied to every sample's output before averaging, such as a softmax, or a
             function that picks one tensor out of a structured output.
         seed: makes the draws repeatable, without touching the global random state.
-        bn_batches: for a model with batch norm, inputs of training, a tensor or a tuple per batch. Every draw is
-            normalised by the statistics that it has on them, as it was in training; some thousand examples will do.
+        bn_batches: for a model with batch norm, inputs of training, a tensor or a tuple per batch, as for
+            :func:`update_bn`. Every draw is normalised by the statistics that it has on them, as it was in training;
+            some thousand examples will do. They are kept in memory.
 
     Returns:
         Mean and standard deviation (over the posterior, with n − 1), each of the output's shape, in
@@ -89,13 +90,13 @@ def sampled(model: nn.Module) -> Iterator[None]:
 
 
 def draws(
-    model: nn.Module, samples: int, bn_batches: Sequence[Batch], seed: int | None = None
+    model: nn.Module, samples: int, bn_batches: Iterable[Batch], seed: int | None = None
 ) -> Iterator[Callable[..., Any]]:
     """Functions that call the model, each with one draw of its weights and the statistics they have on ``bn_batches``.
 
     Use each before asking for the next. The model's own statistics are back when all are done.
     """
-    norms = norms_of(model)
+    norms, batches = norms_of(model), checked(bn_batches)
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     with sampled(model), restoring(norms):
         for number in torch.randint(2**62, (samples,), generator=generator).tolist():
@@ -105,8 +106,8 @@ def draws(
                     return model(*inputs)
 
             with collecting(norms):
-                for batch in bn_batches:
-                    draw(*arguments(batch))
+                for batch in batches:
+                    called_with(draw, batch)
             yield draw
 
 

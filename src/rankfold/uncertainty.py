@@ -8,7 +8,7 @@ ECE and AUROC come from torchmetrics: pip install 'rankfold[experiments]'.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -190,7 +190,7 @@ def predictive_statistics(
     *inputs: Tensor,
     samples: int = 32,
     batch_size: int = 1000,
-    bn_batches: Sequence[Batch] | None = None,
+    bn_batches: Iterable[Batch] | None = None,
 ) -> Predictions:
     """Average the class probabilities of a model over its posterior, and measure their uncertainty.
 

@@ -1,8 +1,9 @@
 """Weights as bytes: each array becomes int8 numbers and a scale per slice, ``w = s · q``.
 
 onnxruntime's own dynamic quantization covers MatMul, Gemm and Gather of stored weights, but not Einsum,
-which is what factors are contracted with. So the arrays are stored as int8 and restored by a
-``DequantizeLinear`` each; all arithmetic stays in float32.
+which is what factors are contracted with. So the arrays are stored as int8 and restored by a cast and a product with
+their scales, once, when a session starts; all arithmetic stays in float32. (A ``DequantizeLinear`` before a MatMul
+would not do: onnxruntime makes one operation of the two, which rounds the input as well.)
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ def _along(scale: Tensor, axis: int, dimensions: int) -> Tensor:
 
 
 def store_bytes_(graph: Any, stored: Mapping[str, Bytes]) -> None:
-    """Replace initializers of an ONNX graph by their int8 twins, each restored by a node of its own."""
-    from onnx import helper, numpy_helper
+    """Replace initializers of an ONNX graph by their int8 twins, each restored by nodes of its own."""
+    from onnx import TensorProto, helper, numpy_helper
 
     kept, added, nodes = [], [], []
     for initializer in graph.initializer:
@@ -83,9 +84,10 @@ def store_bytes_(graph: Any, stored: Mapping[str, Bytes]) -> None:
             continue
         name, (values, scale, axis) = initializer.name, stored[initializer.name]
         added.append(numpy_helper.from_array(values.numpy(), f"{name}.q"))
-        added.append(numpy_helper.from_array(scale.numpy().astype(np.float32), f"{name}.s"))
-        # a single scale has no axis, and none is looked at
-        nodes.append(helper.make_node("DequantizeLinear", [f"{name}.q", f"{name}.s"], [name], axis=axis or 0))
+        spread = scale if axis is None else _along(scale, axis, values.dim())
+        added.append(numpy_helper.from_array(spread.numpy().astype(np.float32), f"{name}.s"))
+        nodes.append(helper.make_node("Cast", [f"{name}.q"], [f"{name}.f"], to=TensorProto.FLOAT))
+        nodes.append(helper.make_node("Mul", [f"{name}.f", f"{name}.s"], [name]))
     _replace(graph.initializer, kept + added)
     _replace(graph.node, nodes + list(graph.node))
 
