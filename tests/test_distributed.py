@@ -147,13 +147,43 @@ def fsdp_gradients(rank: int) -> None:
 def processes_that_disagree(rank: int) -> None:
     """The first process decides; models of different ranks are refused before anything hangs."""
     verdict = {"layer": [torch.tensor([rank == 0, False, True]), torch.tensor([False])]}
-    decided = agreed(verdict, torch.device("cpu"))
+    cpu, same = torch.device("cpu"), {"layer": torch.tensor([1.0, 2.0, 3.0, 4.0 + 1e-6 * rank])}
+    decided = agreed(verdict, same, cpu)
     assert [group.tolist() for group in decided["layer"]] == [[True, False, True], [False]]
     with pytest.raises(RuntimeError, match="the processes hold models of different ranks"):
-        agreed({"layer": [torch.zeros(3 + rank, dtype=torch.bool)]}, torch.device("cpu"))
+        agreed({"layer": [torch.zeros(3 + rank, dtype=torch.bool)]}, same, cpu)
+    with pytest.raises(RuntimeError, match=r"different models: λ of layer.*average_gradients"):
+        agreed(verdict, {"layer": torch.tensor([1.0, 2.0, 3.0, 4.0 + 0.1 * rank])}, cpu)
     itself, _ = dist.new_subgroups(1)
-    alone = agreed({"layer": [torch.tensor([rank == 0])]}, torch.device("cpu"), itself)
+    alone = agreed({"layer": [torch.tensor([rank == 0])]}, {"layer": torch.tensor([1.0 + rank])}, cpu, itself)
     assert alone["layer"][0].tolist() == [rank == 0]
+
+
+def models_that_nobody_averages(rank: int) -> None:
+    """Processes that call the bare model are told at the first cut."""
+    model = make_model()
+    optimizer = torch.optim.Adam(rf.param_groups(model, lr=2e-2))
+    ranks = determination(model, optimizer)
+
+    def train() -> None:
+        for step in range(STEPS):
+            x, y = (share(part, rank) for part in batch(step))
+            (F.cross_entropy(model(x), y) + ranks.kl()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            starve(model, step)
+            ranks.step()
+
+    with pytest.raises(RuntimeError, match="the processes train different models"):
+        train()
+
+
+def sharded_factors(rank: int) -> None:
+    model = make_model()
+    fully_shard(model)
+    model(torch.ones(2, 12)).sum().backward()
+    with pytest.raises(RuntimeError, match=r"ignored_params=rankfold\.distributed\.tensorized_parameters"):
+        average_gradients(model)
 
 
 def accelerate_unchanged(rank: int) -> None:
@@ -226,6 +256,8 @@ def every_byte_is_counted(rank: int) -> None:
 CHECKS = [
     fsdp_gradients,
     processes_that_disagree,
+    models_that_nobody_averages,
+    sharded_factors,
     rewrap_keeps_what_was_asked_for,
     every_byte_is_counted,
     accelerate_unchanged,

@@ -24,6 +24,9 @@ if TYPE_CHECKING:  # some builds of torch have no processes
 
 Model = TypeVar("Model", bound=nn.Module)
 
+# λ of one model differ between processes by less than this, relative to their mean, on unlike hardware too.
+_ROUNDING = 1e-3
+
 # What nn.Module keeps beside its parts, and DDP's own constructor would empty.
 _KEPT = (
     "training",
@@ -135,6 +138,11 @@ def average_gradients(model: nn.Module, process_group: ProcessGroup | None = Non
         The number of bytes that were reduced.
     """
     gradients = [p.grad for p in _in_order(model) if p.grad is not None]
+    if any(whole(gradient) is not gradient for gradient in gradients):
+        raise RuntimeError(
+            "FSDP2 has spread tensorized weights over the processes; keep them whole, with fully_shard(model, "
+            "ignored_params=rankfold.distributed.tensorized_parameters(model))"
+        )
     reduced = 0
     for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
         alike = [gradient for gradient in gradients if gradient.dtype == dtype]
@@ -156,18 +164,23 @@ def _in_order(model: nn.Module) -> list[nn.Parameter]:
 
 
 def agreed(
-    dead: Mapping[str, Sequence[Tensor]], device: torch.device, process_group: ProcessGroup | None = None
+    dead: Mapping[str, Sequence[Tensor]],
+    variances: Mapping[str, Tensor],
+    device: torch.device,
+    process_group: ProcessGroup | None = None,
 ) -> dict[str, list[Tensor]]:
     """The verdict of the first process on which ranks are dead, on all of them.
 
     Equal parameters give equal verdicts, but for the last bits on unlike hardware; shapes that differ
-    between processes would break the next all-reduce, so none decides for itself.
+    between processes would break the next all-reduce, so none decides for itself. ``variances`` are λ of the same
+    tensors: processes in which they differ train different models, and are refused.
     """
     verdicts = {name: [group.to(device) for group in groups] for name, groups in dead.items()}
     if not is_distributed(process_group) or not verdicts:
         return verdicts
     sizes = [len(group) for groups in verdicts.values() for group in groups]
     _check_equal(sizes, device, process_group)
+    _check_alike(variances, device, process_group)
     flat = torch.cat([group for groups in verdicts.values() for group in groups]).to(torch.uint8)
     dist.broadcast(flat, group=process_group, group_src=0)
     parts = iter(flat.bool().split(sizes))
@@ -201,4 +214,20 @@ def _check_equal(sizes: Iterable[int], device: torch.device, process_group: Proc
             "the processes hold models of different ranks, so they cannot prune together. Build and load the same "
             "model everywhere; for processes that train models of their own pass RankDetermination(process_group="
             "torch.distributed.new_subgroups(1)[0])"
+        )
+
+
+def _check_alike(variances: Mapping[str, Tensor], device: torch.device, process_group: ProcessGroup | None) -> None:
+    """Refuse processes whose λ differ by more than rounding: nobody averages their gradients."""
+    means = torch.stack([variance.mean().to(device) for variance in variances.values()])
+    extremes = torch.cat([means, -means])
+    dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=process_group)
+    largest, smallest = extremes[: len(means)], -extremes[len(means) :]
+    different = (largest - smallest > _ROUNDING * largest.abs()).tolist()
+    if any(different):
+        name = list(variances)[different.index(True)]
+        raise RuntimeError(
+            f"the processes train different models: λ of {name} is not the same in all of them. Call the wrapper that "
+            f"DistributedDataParallel returns, not the model inside it; without DDP call rankfold.distributed."
+            f"replicate_(model) before training and average_gradients(model) before every optimizer.step()"
         )

@@ -262,7 +262,8 @@ class RankDetermination:
 
     def _cut(self, dead: Mapping[str, Sequence[Tensor]], rule: PruningRule | None) -> PruneResult | None:
         """Cut these ranks, in all processes alike."""
-        dead = agreed(dead, self.beta.device, self.process_group)
+        variances = {name: self.tensors[name].variance for name in dead}
+        dead = agreed(dead, variances, self.beta.device, self.process_group)
         return self._record(cut_dead_ranks(self.model, dead, self.optimizers, copies=self.copies, rule=rule))
 
     def _record(self, result: PruneResult | None) -> PruneResult | None:
