@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from rankfold.bench.aims import _reached, aims
+from rankfold.bench.peers import smallest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
+ROWS = "Embedding 10,131,227 × 128"
 
 
 @pytest.fixture
@@ -37,6 +39,20 @@ def test_a_bayesian_step_is_compared_with_that_of_fixed_rank(records):
             row["step_graph"]["median_ms"] = 0.8 if row["library"].endswith("Bayesian") else 0.5
     found = line(records, "Bayesian over fixed rank", "CP")
     assert (found["in a graph"], found["reached"]) == ("1.60×", "no")
+
+
+def test_memory_is_that_of_a_call_as_it_is_beside_the_smallest_peer_of_its_format(records):
+    for row in records["embedding"]["rows"]:
+        if "65,536" in row["case"] and row["library"].endswith("fixed rank"):
+            row["extra_bytes"] = (60 if "skewed" in row["case"] else 30) * 2**20
+    found = {format: line(records, "65,536 rows, memory", format) for format in ("CP", "Tucker", "TT", "TTM")}
+    assert {name: cells["best peer"] for name, cells in found.items()} == {
+        name: f"{smallest(f'{ROWS}, 65,536 rows, skewed', name).extra_mib:,} MiB" for name in found
+    }
+    assert len({cells["best peer"] for cells in found.values()}) == 4
+    assert {(cells["in a graph"], cells["as it is"], cells["reached"]) for cells in found.values()} == {
+        ("–", "60 MiB", "bar")
+    }
 
 
 @pytest.mark.parametrize(

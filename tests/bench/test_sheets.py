@@ -114,10 +114,12 @@ def test_the_page_shows_the_figures_of_a_file(request, tmp_path, monkeypatch):
     row = Row(MANY_ROWS, FIXED, "TTM", 270_080, timing(0.2), timing(0.6), 2**25, floor_ms=0.05)
     kept = record([row]) | {"versions": {"torch": "2.x"}, "ceilings": asdict(Ceilings(4.3e12, 66e12, 400e12))}
     kept["device"] |= {"type": "cuda", "threads": 1}
+    kept["repeat"] = 20
     (tmp_path / "benchmarks").mkdir()
     (tmp_path / "benchmarks" / "embedding-h200.json").write_text(json.dumps(kept))
     page = generated.benchmark("embedding")
     for shown in (
+        "```sh\nrankfold bench embedding --device cuda --repeat 20\n```",
         "NVIDIA H200, torch 2.x",
         "4,300 GB/s, 66.00 TFLOP/s, 400 TFLOP/s with TF32",
         "0.600",

@@ -152,6 +152,12 @@ def test_text_and_markdown_have_the_same_cells():
     ]
 
 
+def test_every_note_is_a_paragraph_of_its_own_in_markdown():
+    grid = Grid("", ("row", "n"), (("dense", "1"),), labels=1, notes=("¹ one", "² two"))
+    assert render([grid], "markdown").endswith("|\n\n¹ one\n\n² two")
+    assert render([grid], "text").endswith("\n\n¹ one\n² two")
+
+
 def test_only_the_marked_section_is_replaced(tmp_path):
     file = tmp_path / "README.md"
     file.write_text("before\n<!-- t: begin, generated -->\nold\n<!-- t: end -->\nafter\n")

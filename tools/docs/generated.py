@@ -153,7 +153,14 @@ def _benchmark_of(file: Path) -> str:
     record = json.loads(file.read_text(encoding="utf-8"))
     ceilings = record["ceilings"]
     reached = f" Ceilings: {_rates(ceilings)}." if ceilings else ""
-    return f"{_where(record, file.name)}{reached}\n\n{render(sheets(record, quartiles=False), 'markdown')}"
+    tables = render(sheets(record, quartiles=False), "markdown")
+    return f"```sh\n{_command(record)}\n```\n\n{_where(record, file.name)}{reached}\n\n{tables}"
+
+
+def _command(record: dict[str, Any]) -> str:
+    """What measures such a record."""
+    repeat = f" --repeat {record['repeat']}" if record["repeat"] else ""
+    return f"rankfold bench {record['bench']} --device {record['device']['type']}{repeat}"
 
 
 def _where(record: dict[str, Any], file: str) -> str:

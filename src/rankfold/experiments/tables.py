@@ -221,10 +221,12 @@ def _render(grid: Grid, style: Style) -> str:
         rule = ["-" * w if n < grid.labels else "-" * (w - 1) + ":" for n, w in enumerate(widths)]
         lines = [f"| {' | '.join(cells)} |" for cells in (headings, rule, *rows)]
         title = f"**{grid.title}**"
+        notes = "\n\n".join(grid.notes)  # lines next to each other would be one paragraph
     else:
         lines = ["  ".join(cells).rstrip() for cells in (headings, ["-" * w for w in widths], *rows)]
         title = grid.title
-    parts = (title if grid.title else "", "\n".join(lines), "\n".join(grid.notes))
+        notes = "\n".join(grid.notes)
+    parts = (title if grid.title else "", "\n".join(lines), notes)
     return "\n\n".join(part for part in parts if part)
 
 
