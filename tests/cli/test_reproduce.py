@@ -1,5 +1,6 @@
 """The commands reproduce and table, end to end on tiny images."""
 
+import io
 import json
 import signal
 import subprocess
@@ -9,10 +10,16 @@ from pathlib import Path
 import pytest
 from experiments.tiny import write_data, write_table
 from full_disk import short_of_space
+from rich.console import Console
 from typer.testing import CliRunner
 
 from rankfold.cli.main import app
 from rankfold.cli.reproduce_screen import Board
+from rankfold.experiments.planning import Schedule
+from rankfold.experiments.results import Run
+from rankfold.experiments.runner import Event
+from rankfold.experiments.spec import Spec
+from rankfold.experiments.training import Epoch
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
@@ -152,6 +159,30 @@ def test_ctrl_c_leaves_checkpoints_from_which_the_same_command_goes_on(folder, t
 def _epoch_of_checkpoint(folder):
     (checkpoint,) = (folder / "train").iterdir()
     return int(checkpoint.name.removeprefix("epoch-"))
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+@pytest.mark.parametrize("num_runs", [1, 4])
+@pytest.mark.parametrize("ranks", [{"a": [50], "b": [49]}, {str(n): [16] * 6 for n in range(9)}])
+def test_the_live_display_cuts_no_figure_off(width, num_runs, ranks):
+    runs = [Run("mnist", "tucker-ard-hc", Spec("ard", "tucker", epochs=120, seed=seed)) for seed in range(num_runs)]
+    plan = Schedule(runs, {run.name: [] for run in runs})
+    board = Board(plan)
+    for run in runs:
+        plan.take()
+        board.note(Event(run, epoch=Epoch("train", 101, 0.1234, 0.9458, 123_456.0, 1.25, 171_762, ranks, 1.0)))
+    console = Console(width=width, file=io.StringIO())
+    console.print(board)
+    shown = console.file.getvalue()
+    assert max(map(len, shown.splitlines())) <= width
+    assert "…" not in shown
+    for figure in ("101/120", "0.1234", "123,456", "1.25", "171,762"):
+        assert shown.count(figure) == num_runs
+    assert shown.count("16·16·16·16·16·16") == (9 * num_runs if len(ranks) == 9 else 0)
+    assert shown.count("50  49") == (num_runs if len(ranks) == 2 else 0)
+    assert ("━" in shown) == (width == 140)
+    if num_runs == 4 and len(ranks) == 2 and width >= 100:  # one line each
+        assert sum("seed" in line for line in shown.splitlines()) == 4
 
 
 def test_outside_a_clone_the_remedy_is_named(tmp_path, monkeypatch):

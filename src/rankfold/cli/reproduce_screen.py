@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType, RenderResult
 from rich.markup import escape
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -20,6 +21,11 @@ from rankfold.experiments.runner import Event
 from rankfold.experiments.training import Epoch
 
 _LINES_PER_RUN = 5  # of progress, where there is no terminal
+_COLUMNS = ("run", "stage", "epoch", "bar", "NLL", "KL, nats", "β", "accuracy", "parameters", "ranks")
+_WORDS = ("run", "stage", "bar", "ranks")  # they begin at the left; numbers end at the right
+_DISPENSABLE = ("bar", "stage", "accuracy")  # in the order in which they give way on a narrow terminal
+_NO_LIMIT = 10_000  # columns
+_Line = tuple[Run, Epoch | None]
 
 
 class Board:
@@ -68,19 +74,17 @@ class Board:
         left += sum(total_epochs(run) - _position(run, self.latest.get(run.name)) for run in self.plan.running)
         return left * (time.perf_counter() - self.start) / self._epochs_done
 
-    def __rich__(self) -> RenderableType:
-        table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-        for heading in ("run", "stage", "epoch", "", "NLL", "KL", "β", "accuracy", "parameters", "ranks"):
-            is_number = heading in ("epoch", "NLL", "KL", "β", "accuracy", "parameters")
-            table.add_column(heading, justify="right" if is_number else "left", no_wrap=heading != "ranks")
-        for run in self.plan.running:
-            table.add_row(*_cells(run, self.latest.get(run.name)))
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The runs in a table, with as many columns as there is room for, and how far all of it is."""
+        lines = [(run, self.latest.get(run.name)) for run in self.plan.running]
+        if lines:
+            yield _fitting(lines, console, options)
         left = self.seconds_left
         gone, runs = _clock(time.perf_counter() - self.start), "run" if self.new == 1 else "runs"
         status = f"{self._ended} of {self.new} {runs} done, {gone} gone"
         status += f", about {_clock(left)} left" if left is not None else ""
         stopping = "; stopping after this epoch, Ctrl-C again stops at once" if self.stop_requests else ""
-        return Group(table, Text(status + stopping, style="dim"))
+        yield Text(status + stopping, style="dim")
 
 
 def total_epochs(run: Run) -> int:
@@ -111,27 +115,72 @@ def _position(run: Run, epoch: Epoch | None) -> int:
     return epoch.epoch + (run.spec.epochs if epoch.stage == "fine-tune" else 0)
 
 
-def _cells(run: Run, epoch: Epoch | None) -> tuple[RenderableType, ...]:
+# The runs under way -----------------------------------------------------------------------------------
+
+
+def _fitting(lines: Sequence[_Line], console: Console, options: ConsoleOptions) -> RenderableType:
+    """The fullest layout that the console has room for; no figure is ever cut off."""
+    wide = options.update(width=_NO_LIMIT)
+    for columns in _layouts(several=len(lines) > 1):
+        table = _table(lines, columns)
+        if console.measure(table, options=wide).maximum <= options.max_width:
+            break
+    return table if "ranks" in columns else Group(table, Padding(_ranks_below(lines), (0, 0, 0, 1)))
+
+
+def _layouts(several: bool) -> list[tuple[str, ...]]:
+    """Columns from most to fewest. Several runs have a line each as long as that can be; else ranks stand below."""
+    with_ranks = [
+        tuple(name for name in _COLUMNS if name not in _DISPENSABLE[:n]) for n in range(len(_DISPENSABLE) + 1)
+    ]
+    without = [tuple(name for name in columns if name != "ranks") for columns in with_ranks]
+    return [*(with_ranks if several else with_ranks[:1]), *without]
+
+
+def _table(lines: Sequence[_Line], columns: Sequence[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for name in columns:
+        justify: JustifyMethod = "left" if name in _WORDS else "right"
+        table.add_column("" if name == "bar" else name, justify=justify, no_wrap=name != "run", overflow="fold")
+    for run, epoch in lines:
+        cells = _cells(run, epoch)
+        table.add_row(*(cells.get(name, "") for name in columns))
+    return table
+
+
+def _ranks_below(lines: Sequence[_Line]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    for run, epoch in lines:
+        if epoch is not None:
+            grid.add_row("[dim]ranks[/]" if len(lines) == 1 else f"[dim]ranks of {run.name}[/]", _ranks(epoch.ranks))
+    return grid
+
+
+def _cells(run: Run, epoch: Epoch | None) -> dict[str, RenderableType]:
+    """By the name of their column."""
     if epoch is None:
-        return (run.name, "[dim]starting[/]")
+        return {"run": run.name, "epoch": "[dim]starting[/]"}
     total = run.spec.fine_tune_epochs if epoch.stage == "fine-tune" else run.spec.epochs
-    return (
-        run.name,
-        "evaluation" if _position(run, epoch) == total_epochs(run) else epoch.stage,
-        f"{epoch.epoch}/{total}",
-        ProgressBar(total=total, completed=epoch.epoch, width=16),
-        f"{epoch.nll:.4f}",
-        f"{epoch.kl_nats:,.0f}",
-        f"{epoch.beta:.2f}",
-        f"{epoch.accuracy:.2%}",
-        f"{epoch.parameters:,}",
-        _ranks(epoch.ranks),
-    )
+    return {
+        "run": run.name,
+        "stage": "evaluation" if _position(run, epoch) == total_epochs(run) else epoch.stage,
+        "epoch": f"{epoch.epoch}/{total}",
+        "bar": ProgressBar(total=total, completed=epoch.epoch, width=16),
+        "NLL": f"{epoch.nll:.4f}",
+        "KL, nats": f"{epoch.kl_nats:,.0f}",
+        "β": f"{epoch.beta:.2f}",
+        "accuracy": f"{epoch.accuracy:.2%}",
+        "parameters": f"{epoch.parameters:,}",
+        "ranks": _ranks(epoch.ranks),
+    }
+
+
+# Lines ------------------------------------------------------------------------------------------------
 
 
 def _epoch_line(run: Run, epoch: Epoch) -> str:
     return (
-        f"{run.name}  {epoch.stage} {epoch.epoch:3d}  NLL {epoch.nll:.4f}  KL {epoch.kl_nats:,.0f}  "
+        f"{run.name}  {epoch.stage} {epoch.epoch:3d}  NLL {epoch.nll:.4f}  KL {epoch.kl_nats:,.0f} nats  "
         f"β {epoch.beta:.2f}  training accuracy {epoch.accuracy:.2%}  parameters {epoch.parameters:,}  "
         f"ranks {_ranks(epoch.ranks)}"
     )
