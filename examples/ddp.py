@@ -1,7 +1,12 @@
 """Handwritten digits in several processes.
 
 torchrun --standalone --nproc-per-node 2 examples/ddp.py
+
+The digits are those of scikit-learn: ``pip install 'rankfold[cli]'`` brings it.
 """
+
+import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -52,6 +57,8 @@ def train(rank: int) -> nn.Module:
 
 def main() -> None:
     """Start from what torchrun has set."""
+    if "RANK" not in os.environ:
+        sys.exit("start it with: torchrun --standalone --nproc-per-node 2 examples/ddp.py")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")  # nccl on GPUs
     rank = dist.get_rank()

@@ -1,7 +1,12 @@
 """Handwritten digits in several processes, by FSDP2: what stays dense is sharded, the factors are whole.
 
 torchrun --standalone --nproc-per-node 2 examples/fsdp2.py
+
+The digits are those of scikit-learn: ``pip install 'rankfold[cli]'`` brings it.
 """
+
+import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -46,6 +51,8 @@ def train(rank: int) -> list[str]:
 
 def main() -> None:
     """Start from what torchrun has set."""
+    if "RANK" not in os.environ:
+        sys.exit("start it with: torchrun --standalone --nproc-per-node 2 examples/fsdp2.py")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")  # nccl on GPUs
     rank = dist.get_rank()

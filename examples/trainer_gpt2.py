@@ -1,4 +1,7 @@
-"""A tiny GPT-2, built from its config, learns to count; a Trainer callback finds its ranks."""
+"""A tiny GPT-2, built from its config, learns to count; a Trainer callback finds its ranks.
+
+That "`loss_type=None` was set in the config" is what transformers says of every GPT-2; the loss is the right one.
+"""
 
 import tempfile
 
@@ -37,7 +40,6 @@ def main() -> None:
         n_head=4,
         bos_token_id=0,
         eos_token_id=0,
-        loss_type="ForCausalLMLoss",
     )
     model = rf.tensorize_(GPT2LMHeadModel(config), rf.TTM(max_rank=8), ["transformer.wte", "lm_head", "*.mlp.*"])
     optimizer = torch.optim.AdamW(rf.param_groups(model, lr=1e-2, weight_decay=0.01))

@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,40 @@ def test_sharded_processes_find_the_same_ranks() -> None:
     text = run(*launch, str(EXAMPLES / "fsdp2.py"))
     found = dict(re.findall(r"process (\d), (.*)", text))
     assert found["0"] == found["1"] != "0.tensor: ranks (10, 10)"
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp2"])
+def test_without_torchrun_its_command_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(SystemExit, match=rf"torchrun --standalone --nproc-per-node 2 examples/{name}\.py"):
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+
+
+@pytest.mark.parametrize(
+    ("model", "digits", "said"),
+    [
+        ("missing.onnx", None, "cannot classify digits with .*missing.onnx"),
+        ("words.csv", None, "cannot classify digits with .*words.csv"),
+        ("", "missing.csv", "cannot read the digits in .*missing.csv"),
+        ("", "words.csv", "cannot read the digits in .*words.csv"),
+        ("", "short.csv", "short.csv must have a label and 64 pixels"),
+        ("", "empty.csv", "empty.csv must have a label and 64 pixels"),
+    ],
+)
+def test_a_wrong_file_for_onnxruntime_is_named_in_one_line(
+    model: str, digits: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {
+        "words.csv": "label,pixel\none,two\n",
+        "short.csv": "label,pixel\n1,2\n",
+        "empty.csv": "",
+    }.items():
+        (tmp_path / name).write_text(text)
+    arguments = [] if digits is None else ["--digits", str(tmp_path / digits)]
+    monkeypatch.setattr(sys, "argv", ["classify.py", str(tmp_path / model), *arguments])
+    with pytest.raises(SystemExit, match=said) as stopped:
+        runpy.run_path(str(EXAMPLES / "onnx_digits" / "classify.py"), run_name="__main__")
+    assert "\n" not in str(stopped.value)
 
 
 def test_every_example_is_run() -> None:

@@ -6,6 +6,8 @@ python classify.py model.onnx
 from __future__ import annotations
 
 import argparse
+import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ import onnxruntime
 
 BRIGHTEST = 16.0  # pixels are counts from 0 to 16; the model wants them from 0 to 1
 SHADES = " .:-=+*#%"
+PIXELS, CLASSES = 64, 10
 
 
 def main() -> None:
@@ -21,8 +24,7 @@ def main() -> None:
     parser.add_argument("model", type=Path, help="what `rankfold demo` and `rankfold export runs/demo` have written")
     parser.add_argument("--digits", type=Path, default=Path(__file__).with_name("digits.csv"))
     options = parser.parse_args()
-    table = np.loadtxt(options.digits, delimiter=",", skiprows=1)
-    labels, pixels = table[:, 0].astype(int), table[:, 1:]
+    labels, pixels = read(options.digits)
     probabilities = classify(options.model, pixels)
     print(drawing(pixels[0]))
     for label, row in zip(labels, probabilities, strict=True):
@@ -32,13 +34,35 @@ def main() -> None:
     print(f"{right} of {len(labels)} right, by a file of {options.model.stat().st_size:,} bytes")
 
 
+def read(digits: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Labels (N,) and pixels (N, 64) of a file."""
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of a file without lines, which is looked at below
+            table = np.loadtxt(digits, delimiter=",", skiprows=1, ndmin=2)
+    except (OSError, ValueError) as error:
+        sys.exit(f"cannot read the digits in {digits}: {one_line(error)}")
+    if table.shape[1] != 1 + PIXELS or len(table) == 0:
+        sys.exit(f"{digits} must have a label and {PIXELS} pixels in every line below its heading, got {table.shape}")
+    return table[:, 0].astype(int), table[:, 1:]
+
+
 def classify(model: Path, pixels: np.ndarray) -> np.ndarray:
     """The probabilities (N, 10) of images (N, 64)."""
-    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     images = (pixels / BRIGHTEST).astype(np.float32)
-    (logits,) = session.run(None, {session.get_inputs()[0].name: images})
+    try:
+        session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        (logits,) = session.run(None, {session.get_inputs()[0].name: images})
+    except Exception as error:  # those of onnxruntime have nothing else in common
+        sys.exit(f"cannot classify digits with {model}: {one_line(error)}")
+    if logits.shape != (len(images), CLASSES):
+        sys.exit(f"{model} must answer with {CLASSES} scores for every digit, got an array of shape {logits.shape}")
     scores = np.exp(logits - logits.max(1, keepdims=True))
     return scores / scores.sum(1, keepdims=True)
+
+
+def one_line(error: Exception) -> str:
+    """What went wrong, without breaks."""
+    return " ".join(str(error).split())
 
 
 def drawing(pixels: np.ndarray) -> str:

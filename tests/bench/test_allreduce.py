@@ -50,6 +50,35 @@ def test_what_was_measured_is_every_byte_of_the_gradients():
     assert measured["tensorized"]["bytes"] == 4 * sum(p.numel() for p in tensorized.parameters())
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--json", "nowhere/x.json", "cannot write"),
+        ("--json", ".", "is a folder"),
+        ("--page", "nowhere.md", "cannot read"),
+        ("--page", "unmarked.md", "has no section"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_named_before_measuring(option, value, said, tmp_path, monkeypatch, capsys):
+    (tmp_path / "unmarked.md").write_text("# A page\n")
+    monkeypatch.setattr(allreduce, "spawn", lambda *_, **__: pytest.fail("measured"))
+    monkeypatch.setattr("sys.argv", ["allreduce", option, str(tmp_path / value)])
+    with pytest.raises(SystemExit) as stopped:
+        allreduce.main()
+    printed = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert printed.count("\n") == 1
+    assert said in printed
+    assert str(tmp_path / value) in printed
+
+
+def test_the_page_says_what_the_figures_depend_on():
+    figures = record({"dense_small": 4_000, "tensorized": 400})
+    figures["settings"] |= {"batch_per_worker": 77, "max_rank": 5, "dim": 33}
+    first = page_section(figures).splitlines()[0]
+    assert all(part in first for part in ("77 examples", "rank 5", "33 wide"))
+
+
 def test_without_a_file_the_tables_are_printed(monkeypatch, capsys):
     measured = {"dense_small": 4_000, "tensorized": 400}
     monkeypatch.setattr(allreduce, "spawn", lambda work, arguments, nprocs: save(arguments[0], measured))

@@ -25,7 +25,7 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from rankfold.config import TTM
-from rankfold.experiments.tables import Grid, render, write_between_markers
+from rankfold.experiments.tables import Grid, render, with_section, write_between_markers
 from rankfold.surgery.tensorize import tensorize_
 
 # The five large tables of the paper's DLRM, 4,248,739,968 parameters.
@@ -166,7 +166,16 @@ def page_section(figures: dict[str, Any]) -> str:
         ((_size(memory["dense"]), _size(memory["tensorized"])),),
         labels=0,
     )
-    return render([once, sent, kept], "markdown")
+    return f"{_setting(figures['settings'])}\n\n{render([once, sent, kept], 'markdown')}"
+
+
+def _setting(settings: dict[str, Any]) -> str:
+    """What the figures depend on: the batch those of touched rows and of sharded tables, the rank the tensorized."""
+    return (
+        f"{len(settings['rows'])} tables of {sum(settings['rows']):,} rows in all, {settings['dim']} wide, in float32. "
+        f"Tensorized: {settings['format']} of maximum rank {settings['max_rank']}, before any rank is cut. "
+        f"Every worker looks up one row of each table for {settings['batch_per_worker']} examples in a step."
+    )
 
 
 _WAYS = {
@@ -191,6 +200,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file for the figures")
     parser.add_argument("--page", type=Path, help="Markdown page with the section allreduce")
     options = parser.parse_args()
+    if complaint := _complaint(options.json, options.page):
+        parser.exit(2, f"error: {complaint}\n")
     with tempfile.TemporaryDirectory() as folder:
         spawn(_worker, (folder,), nprocs=2)
         measured = json.loads(Path(folder, "0").read_text(encoding="utf-8"))
@@ -201,6 +212,23 @@ def main() -> None:
         write_between_markers(options.page, "allreduce", page_section(figures))
     if options.json is None and options.page is None:
         print(page_section(figures))
+
+
+def _complaint(json_file: Path | None, page: Path | None) -> str | None:
+    """Why the figures could not be written in the end, so that nobody measures in vain."""
+    if json_file is not None and json_file.is_dir():
+        return f"--json must be a file, and {json_file} is a folder"
+    if json_file is not None and not os.access(json_file if json_file.exists() else json_file.parent, os.W_OK):
+        return f"--json: cannot write {json_file}; is there a folder {json_file.parent} that you may write to?"
+    if page is None:
+        return None
+    try:
+        with_section(page.read_text(encoding="utf-8"), "allreduce", "", str(page))
+    except (OSError, UnicodeDecodeError) as error:
+        return f"--page: cannot read {page}: {error}"
+    except ValueError as error:
+        return "--page: " + " ".join(str(error).splitlines())
+    return None
 
 
 if __name__ == "__main__":
