@@ -44,7 +44,8 @@ def test_the_figures_agree_with_each_other_and_with_the_screen(finished):
     assert figures["dense"]["accuracy"] > 0.9
     assert figures["after"]["accuracy"] > 0.8
     assert f"{figures['after']['parameters']:,}" in output
-    assert "epoch   10/10" in output
+    kl = figures["history"][-1]["kl_nats"] / len(load_digits().train_labels)
+    assert f"epoch   10/10  NLL {figures['history'][-1]['nll']:.3f}  KL {kl:.3f} nats per image" in output
 
 
 def test_only_networks_that_were_trained_to_the_end_have_an_accuracy(finished):
@@ -126,6 +127,16 @@ def test_ctrl_c_keeps_what_was_done(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "demo.json").read_text())["epochs_done"] == 1
     assert (tmp_path / "model" / "model.safetensors").exists()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_ctrl_c_before_the_first_epoch_says_that_nothing_is_kept(options, tmp_path, monkeypatch):
+    monkeypatch.setattr("rankfold.cli.demo.train_dense", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    result = run_demo("--out", str(tmp_path), *options)
+    assert result.exit_code == 130
+    said = result.stdout.strip()
+    assert said == ('{"event": "stopped", "kept": false}' if options else "Stopped at once; nothing was kept yet.")
+    assert not list(tmp_path.iterdir())
 
 
 def test_only_an_earlier_demo_is_overwritten(tmp_path):

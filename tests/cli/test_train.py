@@ -84,7 +84,8 @@ def test_the_record_agrees_with_the_model_and_the_screen(finished):
         assert shapes == epoch["ranks"]
         assert {"nll", "kl_nats", "beta", "parameters", "evaluation_nll"} <= epoch.keys()
     assert f"{record['parameters']['final']:,}" in output
-    assert "epoch   2/2" in output
+    last, num_train = record["history"][-1], record["data"]["num_train"]
+    assert f"epoch   2/2  NLL {last['nll']:.3f}  KL {last['kl_nats'] / num_train:.3f} nats per example" in output
     assert record["data"]["num_evaluation"] == round(
         0.1 * sum(record["data"][k] for k in ("num_train", "num_evaluation"))
     )
@@ -145,6 +146,21 @@ def test_another_run_never_replaces_it(finished):
     kind, folder, data, _ = finished
     assert "holds a finished run" in text(run("train", data, *data_of(kind, folder.parent)[1], "--out", folder))
     assert "is finished" in text(run("train", data, "--out", folder, "--resume"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--target", "prize"], "has no column 'prize', which --target names"),
+        (["--target", "kind", "--model", "cnn"], "--model cnn does not suit"),
+        (["--target", "kind", "--lr", -1], "--lr must be a positive number"),
+        (["--target", "kind", "--validation-share", 1.5], "--validation-share must lie"),
+    ],
+)
+def test_a_mistake_is_named_before_a_folder_that_is_taken(options, message, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    assert message in text(run("train", table(tmp_path / "t.csv"), *options, "--out", tmp_path / "mine"))
 
 
 def test_data_of_the_same_name_are_told_whose_run_is_there(tmp_path, monkeypatch):
@@ -575,7 +591,7 @@ def test_training_that_fails_says_what_to_try(tmp_path):
     data, options = data_of("classes", tmp_path)
     result = run("train", data, *options, "--epochs", 3, "--lr", 1e6, "--out", tmp_path / "run")
     assert result.exit_code == 1
-    assert "training failed at step 8: numbers became NaN or infinite; try --lr 2.5e+05, in another folder" in (
+    assert "training failed at step 8: numbers became NaN or infinite; try --lr 0.002, in another folder" in (
         result.output
     )
     assert not (tmp_path / "run" / "run.json").exists()

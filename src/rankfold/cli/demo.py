@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +13,6 @@ from rich.console import Console
 from rich.live import Live
 from torch import nn
 
-import rankfold
 from rankfold.accounting import accounting
 from rankfold.architecture import Architecture
 from rankfold.checkpoint import save
@@ -24,8 +22,9 @@ from rankfold.cli.stopping import exit_code, stop_requests
 from rankfold.cli.writing import check_folder, writing
 from rankfold.data.digits import Digits, load_digits
 from rankfold.demo import DemoRun, FormatName, PriorName, Settings, accuracy, classifier, train_dense
+from rankfold.experiments.provenance import provenance
+from rankfold.experiments.results import write_result
 from rankfold.predictive import predict
-from rankfold.whole_files import write_whole
 
 _DEFAULT = Settings()
 _FIGURES_FILE = "demo.json"
@@ -58,7 +57,8 @@ def demo(
     are cut out for good: the factors get smaller, and so do the optimizer's states. At first there is a
     warm-up, in which the prior gains its weight (β rises to 3/2 of the KL weight) and nothing is cut.
 
-    Ctrl-C stops after the current epoch and keeps what was done.
+    Ctrl-C stops after the current epoch and keeps what was done. Before the first epoch, while the dense network is
+    trained for comparison, and pressed twice, it stops at once, and there is nothing to keep.
     """
     console = Console(quiet=as_json)
     _check_free(out)
@@ -66,10 +66,14 @@ def demo(
     settings = Settings(format, prior, kl_weight, epochs, seed)
     torch.set_num_threads(1)  # the matrices are small: one thread is faster than several
     data = load_digits()
-    with console.status("training the dense network, for comparison"):
-        dense = train_dense(settings, data)
-    run = DemoRun(settings, data)
-    requests = _train(run, console, quiet, as_json)
+    try:
+        with console.status("training the dense network, for comparison"):
+            dense = train_dense(settings, data)
+        run = DemoRun(settings, data)
+        requests = _train(run, console, quiet, as_json)
+    except KeyboardInterrupt:
+        _say_nothing_kept(console, as_json)
+        raise typer.Exit(exit_code([])) from None
     figures = _figures(run, dense, data, bool(requests))
     with writing(out):
         _leave_results(run, figures, out)
@@ -90,6 +94,12 @@ def _check_free(out: Path) -> None:
 
 def _say(event: dict[str, Any]) -> None:
     typer.echo(json.dumps(event, ensure_ascii=False))
+
+
+def _say_nothing_kept(console: Console, as_json: bool) -> None:
+    if as_json:
+        _say({"event": "stopped", "kept": False})
+    console.print("Stopped at once; nothing was kept yet.", style="yellow")
 
 
 def _train(run: DemoRun, console: Console, quiet: bool, as_json: bool) -> list[int]:
@@ -138,11 +148,7 @@ def _figures(run: DemoRun, dense: nn.Module, data: Digits, stopped: bool) -> dic
         "spread_where_right": _mean_or_none(top_spread[right]),
         "spread_where_wrong": _mean_or_none(top_spread[~right]),
         "history": [asdict(snapshot) for snapshot in run.history],
-        "versions": {
-            "rankfold": rankfold.__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
+        **provenance(data.test_images.device),
     }
 
 
@@ -152,7 +158,7 @@ def _mean_or_none(values: torch.Tensor) -> float | None:
 
 def _leave_results(run: DemoRun, figures: dict[str, Any], out: Path) -> None:
     # the figures first: a folder that has them may be written to again, should the disk be full
-    write_whole(out / _FIGURES_FILE, json.dumps(figures, indent=2, ensure_ascii=False) + "\n")
+    write_result(out / _FIGURES_FILE, figures)
     save(run.model, out / "model")
     Architecture.of(classifier, [run.data.test_images]).write(out / "model")
     plot_ranks(run, out / "ranks.png")

@@ -28,10 +28,11 @@ def screen(run: DemoRun) -> RenderableType:
 def progress_lines(run: DemoRun) -> str:
     """Two lines of at most 80 characters, for output that is no terminal."""
     now = run.history[-1]
+    kl = now.kl_nats / len(run.data.train_labels)
     ranks = "  ".join(f"{name} {'·'.join(map(str, ranks))}" for name, ranks in now.ranks.items())
     return (
-        f"epoch {now.epoch:4d}/{run.settings.epochs}  NLL {now.nll:.3f}  KL {now.kl_nats:7,.0f}  β {now.beta:.2f}  "
-        f"accuracy {now.accuracy:.1%}\n  {now.parameters:6,} parameters  {ranks}"
+        f"epoch {now.epoch:4d}/{run.settings.epochs}  NLL {now.nll:.3f}  KL {kl:.3f} nats per image  "
+        f"β {now.beta:.2f}  accuracy {now.accuracy:.1%}\n  {now.parameters:6,} parameters  {ranks}"
     )
 
 

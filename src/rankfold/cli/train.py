@@ -23,7 +23,7 @@ from rankfold.cli.train_screen import hints, opening_line, progress_line, result
 from rankfold.cli.writing import check_folder, not_written
 from rankfold.data.errors import DataError
 from rankfold.health import NumericalFault
-from rankfold.jobs.job import JOB_FILE, RESULT_FILE, Job, check_not_failed, learn
+from rankfold.jobs.job import JOB_FILE, RESULT_FILE, Job, check_not_failed, default_lr, learn
 from rankfold.jobs.preparation import counted
 from rankfold.jobs.running import JobRun, Record, Stopped, Watcher, fingerprint
 
@@ -93,7 +93,14 @@ def train(
 
 
 def _new(given: dict[str, Any], data: Path, folder: Path, device: torch.device) -> JobRun:
-    """A run in a folder of its own."""
+    """A run in a folder of its own; a mistake in the options or the data is named before a folder that is taken."""
+    job, learned = o.asked_for(given, data)
+    _check_free(folder)
+    return JobRun(job, learned, folder, device)
+
+
+def _check_free(folder: Path) -> None:
+    """Refuse a folder that holds a run, or anything else."""
     check_not_failed(folder)
     other = f"choose another folder with --out, such as --out {folder}-2"
     if (folder / RESULT_FILE).exists():
@@ -105,8 +112,6 @@ def _new(given: dict[str, Any], data: Path, folder: Path, device: torch.device) 
         )
     if folder.is_dir() and any(folder.iterdir()):
         raise ValueError(f"{folder} holds files that are no run; choose another folder with --out")
-    job, learned = o.asked_for(given, data)
-    return JobRun(job, learned, folder, device)
 
 
 def _resumed(context: typer.Context, data: Path, folder: Path, device: torch.device) -> JobRun:
@@ -205,7 +210,8 @@ def _why(run: JobRun, error: NumericalFault | OSError) -> str:
         has_begun = (run.folder / JOB_FILE).exists()
         return not_written(run.folder, error, f", then go on with: {run.resume_command}" if has_begun else "")
     what = f"training failed at step {run.num_steps}: numbers became NaN or infinite"
-    return f"{what}; try --lr {run.job.spec.lr / 4:.2g}, in another folder (--out)"
+    smaller = min(run.job.spec.lr / 4, default_lr(run.preparation))
+    return f"{what}; try --lr {smaller:.2g}, in another folder (--out)"
 
 
 def _say_stopped(run: JobRun, output: _Output, console: Console, stop: BaseException) -> None:

@@ -61,7 +61,8 @@ def progress_line(run: JobRun) -> str:
     layers = list(now["ranks"].values())
     shown = "  ".join("·".join(map(str, ranks)) for ranks in layers[:_MOST_LAYERS])
     return (
-        f"epoch {now['epoch']:3d}/{run.job.spec.epochs}  NLL {now['nll']:.3f}  KL {now['kl_nats']:,.0f}  "
+        f"epoch {now['epoch']:3d}/{run.job.spec.epochs}  NLL {now['nll']:.3f}  "
+        f"KL {now['kl_nats'] / len(run.data.train):.3f} nats per example  "
         f"β {now['beta']:.2f}  {_score(run, now)}  parameters {now['parameters']:,}  "
         f"ranks {shown}{'  …' if len(layers) > _MOST_LAYERS else ''}"
     )

@@ -133,6 +133,11 @@ def make_spec(preparation: Preparation, model: ModelName, num_train: int, given:
         raise ValueError(as_option(error)) from error
 
 
+def default_lr(preparation: Preparation) -> float:
+    """The learning rate of a training that is not asked for another."""
+    return float(preparation.settings.get("lr", Spec.lr))
+
+
 def as_option(error: ValueError) -> str:
     """What is wrong with a setting, in the words of the command line: ``kl_weight must …`` is that of --kl-weight.
 
