@@ -122,7 +122,7 @@ def test_a_peer_that_fails_is_listed_with_the_reason_and_our_failure_is_one():
 
 def test_the_command_prints_and_writes_every_row(tmp_path):
     file = tmp_path / "figures" / "bench.json"
-    result = run_bench("--only", "784", "--repeat", "3", "--json", str(file))
+    result = run_bench("--only", "784", "--repeat", "3", "--out", str(file))
     assert result.exit_code == 0, result.output
     rows = json.loads(file.read_text())["rows"]
     assert {(r["library"], r["format"]) for r in rows} == {
@@ -133,11 +133,17 @@ def test_the_command_prints_and_writes_every_row(tmp_path):
     assert all(f"{r['parameters']:,}" in result.output for r in rows)
 
 
+def test_json_is_all_that_is_printed(tmp_path):
+    result = run_bench("--only", "784", "--repeat", "3", "--formats", "CP", "--json", "--out", str(tmp_path / "b.json"))
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout) == json.loads((tmp_path / "b.json").read_text())
+
+
 def test_without_the_peer_one_note_says_how_to_get_it(monkeypatch, tmp_path):
     monkeypatch.setattr(tensorly_peer, "installed_version", lambda: None)
     for module in ("bench", "bench_run"):
         monkeypatch.setattr(f"rankfold.cli.{module}.installed_version", lambda: None)
-    result = run_bench("--only", "784", "--repeat", "3", "--json", str(tmp_path / "bench.json"))
+    result = run_bench("--only", "784", "--repeat", "3", "--out", str(tmp_path / "bench.json"))
     assert result.exit_code == 0, result.output
     assert result.output.count("tensorly") == result.output.count("pip install 'rankfold[bench]'") == 1
     figures = json.loads((tmp_path / "bench.json").read_text())
@@ -160,7 +166,7 @@ def test_a_run_that_is_cut_short_keeps_what_it_measured(monkeypatch, tmp_path):
         yield row(FIXED, "CP", 1.0, 2.0, case.name)
 
     monkeypatch.setattr("rankfold.cli.bench.run_case", measure)
-    run_bench("--json", str(file))
+    run_bench("--out", str(file))
     assert [r["case"].split(",")[0] for r in json.loads(file.read_text())["rows"]] == [
         "Linear 784 → 512",
         "Linear 1024 → 4096",
@@ -227,7 +233,7 @@ def test_the_dense_table_is_left_out_unless_asked_for():
         (["--only", "Transformer"], "Transformer"),
         (["--formats", "CP,PARAFAC"], "PARAFAC"),
         (["--repeat", "1"], "--repeat"),
-        (["--json", "."], "--json"),
+        (["--out", "."], "--out"),
     ],
 )
 def test_bad_options_are_named(options, named):

@@ -34,8 +34,9 @@ _Only = Annotated[str, typer.Option(help="Run the cases with this in their name,
 _Formats = Annotated[str, typer.Option(help="Such as TTM,CP; all four if left out.")]
 _Out = Annotated[
     Path | None,
-    typer.Option("--out", "--json", dir_okay=False, help="Write all figures to this file; runs/bench/… if left out."),
+    typer.Option("--out", dir_okay=False, help="Write all figures to this file; runs/bench/… if left out."),
 ]
+_Json = Annotated[bool, typer.Option("--json", help="Print all figures as JSON, and nothing else.")]
 _Batch = Annotated[
     int | None, typer.Option(min=1, help="Batch of the large linear layers; 512 on a CPU, 4096 on CUDA.")
 ]
@@ -54,6 +55,7 @@ def embedding(
     formats: _Formats = "",
     dense_table: _DenseTable = False,
     out: _Out = None,
+    as_json: _Json = False,
 ) -> None:
     """Fetch 2,048 and 65,536 rows of a table of 10,131,227 × 128, uniform and skewed (Zipf).
 
@@ -64,7 +66,7 @@ def embedding(
     divides the fastest forward + backward by the time that its bytes and operations take at the speed of a large
     copy and of a large matrix product, measured first. On an H200 the fastest of other libraries stands beside it.
     """
-    session = Session.start("embedding", device, out, repeat=repeat, threads=threads)
+    session = Session.start("embedding", device, out, as_json=as_json, repeat=repeat, threads=threads)
     cases = embedding_cases(dense_table or session.device.type == "cuda")
     _run_layers(session, cases, only, formats)
 
@@ -79,12 +81,13 @@ def linear(
     batch: _Batch = None,
     full: _Full = False,
     out: _Out = None,
+    as_json: _Json = False,
 ) -> None:
     """Linear layers 784 → 512, 1024 → 4096 and 4096 → 4096; on CUDA the large ones with TF32 as well.
 
     The columns are those of `rankfold bench embedding`.
     """
-    session = Session.start("linear", device, out, repeat=repeat, threads=threads)
+    session = Session.start("linear", device, out, as_json=as_json, repeat=repeat, threads=threads)
     sizes = Sizes.for_device(session.device, batch, full)
     _run_layers(session, linear_cases(sizes, tf32=session.device.type == "cuda"), only, formats)
 
@@ -97,12 +100,13 @@ def conv(
     formats: _Formats = "",
     full: _Full = False,
     out: _Out = None,
+    as_json: _Json = False,
 ) -> None:
     """A 3×3 convolution of 128 channels.
 
     The columns are those of `rankfold bench embedding`.
     """
-    session = Session.start("conv", device, out, repeat=repeat, threads=threads)
+    session = Session.start("conv", device, out, as_json=as_json, repeat=repeat, threads=threads)
     _run_layers(session, [conv_case(Sizes.for_device(session.device, full=full).images)], "", formats)
 
 
@@ -117,12 +121,13 @@ def layers(
     full: _Full = False,
     dense_table: _DenseTable = False,
     out: _Out = None,
+    as_json: _Json = False,
 ) -> None:
     """The cases of `linear`, `embedding` and `conv` in one run.
 
     tensorly-torch takes part if it is installed: pip install 'rankfold[bench]'.
     """
-    session = Session.start("layers", device, out, repeat=repeat, threads=threads)
+    session = Session.start("layers", device, out, as_json=as_json, repeat=repeat, threads=threads)
     sizes = Sizes.for_device(session.device, batch, full)
     _run_layers(session, all_cases(sizes, dense_table or session.device.type == "cuda"), only, formats)
 
@@ -135,6 +140,7 @@ def step(
     only: _Only = "",
     formats: _Formats = "",
     out: _Out = None,
+    as_json: _Json = False,
 ) -> None:
     """Whole training steps of the paper's MNIST and CIFAR-10 networks: dense, at fixed rank, and Bayesian.
 
@@ -144,7 +150,7 @@ def step(
     *memory* is then that of parameters, optimizer and the peak of a step. *epoch* is the fastest step, once for every
     batch of the training set; images are not augmented.
     """
-    session = Session.start("step", device, out, repeat=repeat, threads=threads)
+    session = Session.start("step", device, out, as_json=as_json, repeat=repeat, threads=threads)
     chosen = chosen_formats(formats)
     named = _with(only, [(f"{name} training steps", name) for name in NETWORKS])
     ceilings = session.find_ceilings()
@@ -158,6 +164,7 @@ def memory(
     formats: _Formats = "",
     dense_table: _DenseTable = False,
     out: _Out = None,
+    as_json: _Json = False,
 ) -> None:
     """Peak memory: of fetching rows of a large table, and of training a whole DLRM.
 
@@ -167,7 +174,7 @@ def memory(
     allocation that torch made on the CPU, `modelled` was computed and not run. DLRM takes 2 GB on the CPU; dense
     and on CUDA, 18 GB.
     """
-    session = Session.start("memory", device, out)
+    session = Session.start("memory", device, out, as_json=as_json)
     chosen, on_cuda = chosen_formats(formats), session.device.type == "cuda"
     jobs: list[Job] = [
         (case.name, partial(run_embedding, case, session.device))
@@ -191,6 +198,7 @@ def inference(
         Path, typer.Option(file_okay=False, help="Folder of MNIST's results, from which the found ranks are read.")
     ] = Path("results/mnist"),
     out: _Out = None,
+    as_json: _Json = False,
 ) -> None:
     """Answers of the pruned MNIST network beside the dense one.
 
@@ -198,7 +206,7 @@ def inference(
     each linear layer multiplied out to two halves. *faster than dense* compares with the dense network run in the
     same way. The ranks are those that training has found, the weights random: they take as long as trained ones.
     """
-    session = Session.start("inference", device, out, repeat=repeat)
+    session = Session.start("inference", device, out, as_json=as_json, repeat=repeat)
     counts = chosen_numbers(batch, "--batch"), chosen_numbers(threads, "--threads")
     try:
         ranks = {format: found_ranks(format, results) for format in chosen_formats(formats)}

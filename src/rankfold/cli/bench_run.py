@@ -36,13 +36,24 @@ class Session:
     device: torch.device
     repeat: int | None
     file: Path
+    as_json: bool = False
     ceilings: Ceilings | None = None
     rows: list[Any] = field(default_factory=list)
-    console: Console = field(default_factory=lambda: _console())
+    console: Console = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.console = _console(self.as_json)
 
     @classmethod
     def start(
-        cls, name: str, device: str, out: Path | None, *, repeat: int | None = None, threads: int | None = None
+        cls,
+        name: str,
+        device: str,
+        out: Path | None,
+        *,
+        as_json: bool = False,
+        repeat: int | None = None,
+        threads: int | None = None,
     ) -> Session:
         """Check the options."""
         chosen = chosen_device(device)
@@ -52,7 +63,7 @@ class Session:
             torch.cuda.set_device(chosen)
         file = out or DEFAULT_FOLDER / f"{name}-{_slug(chosen)}.json"
         check_folder(file.parent)
-        return cls(name, chosen, repeat, file)
+        return cls(name, chosen, repeat, file, as_json)
 
     def find_ceilings(self) -> Ceilings:
         """Measure what the device can do at most."""
@@ -67,16 +78,20 @@ class Session:
         return self.ceilings
 
     def run(self, jobs: Iterable[Job]) -> None:
-        """Measure, print and keep, job by job."""
+        """Measure, print and keep, job by job; as JSON, all of it is printed at the end."""
         for title, job in jobs:
             with self.console.status(title):
                 found = list(job())
             self.rows += found
             self.console.print(record_tables(self._record(found), self.console))
-            text = json.dumps(self._record(self.rows), indent=2, ensure_ascii=False)
             with writing(self.file):
-                write_whole(self.file, text + "\n")
+                write_whole(self.file, self._text() + "\n")
+        if self.as_json:
+            typer.echo(self._text())
         self.console.print(Text(f"All figures are in {self.file}"), soft_wrap=True)
+
+    def _text(self) -> str:
+        return json.dumps(self._record(self.rows), indent=2, ensure_ascii=False)
 
     def _record(self, rows: Sequence[Any]) -> dict[str, Any]:
         origin = provenance(self.device)
@@ -108,10 +123,10 @@ def chosen_numbers(text: str, option: str) -> tuple[int, ...]:
     return tuple(int(word) for word in words)
 
 
-def _console() -> Console:
+def _console(quiet: bool) -> Console:
     """Where to print; a file or a pipe has room for every line, whatever the width of the terminal."""
-    console = Console()
-    return console if console.is_terminal else Console(width=max(console.width, FILE_WIDTH))
+    console = Console(quiet=quiet)
+    return console if console.is_terminal else Console(width=max(console.width, FILE_WIDTH), quiet=quiet)
 
 
 def _slug(device: torch.device) -> str:
