@@ -40,6 +40,7 @@ NUM_CUTS = 30
 DECAY_FRACTION = 0.3
 # The dense network wants a smaller learning rate than the factors do.
 DENSE_LR = 1e-3
+_DIGITS = 5  # of λ in files
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,10 @@ class Settings:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Where training stands after an epoch. ``nll`` and ``kl_nats`` are means over the epoch's steps."""
+    """Where training stands after an epoch. ``nll`` and ``kl_nats`` are means over the epoch's steps.
+
+    ``variances`` are λ by layer, a list for each of its ranks.
+    """
 
     epoch: int
     seconds: float
@@ -91,6 +95,7 @@ class Snapshot:
     accuracy: float
     parameters: int
     ranks: dict[str, tuple[int, ...]]
+    variances: dict[str, list[list[float]]]
 
 
 def classifier() -> nn.Sequential:
@@ -152,6 +157,7 @@ class DemoRun:
                 accuracy=accuracy(self.model, self.data),
                 parameters=accounting(self.model).total.final_parameters,
                 ranks=current_ranks(self.model),
+                variances=current_variances(self.model),
             )
             self.history.append(snapshot)
             yield snapshot
@@ -206,3 +212,13 @@ def accuracy(model: nn.Module, data: Digits) -> float:
 def current_ranks(model: nn.Module) -> dict[str, tuple[int, ...]]:
     """The ranks of every tensorized layer."""
     return {name.removesuffix(".tensor"): tensor.format.ranks for name, tensor in tensors_of(model).items()}
+
+
+def current_variances(model: nn.Module) -> dict[str, list[list[float]]]:
+    """λ of every tensorized layer, a list for each of its ranks, to the digits that a file needs."""
+    return {
+        name.removesuffix(".tensor"): [
+            [float(f"{value:.{_DIGITS}g}") for value in variance.tolist()] for variance in tensor.variances()
+        ]
+        for name, tensor in tensors_of(model).items()
+    }

@@ -60,7 +60,7 @@ def test_only_networks_that_were_trained_to_the_end_have_an_accuracy(finished):
 def test_output_that_is_no_terminal_has_lines_of_80_characters(finished):
     for format in ("cp", "tucker", "tt", "ttm"):
         run = DemoRun(Settings(format=format), load_digits())
-        worst = Snapshot(120, 100.0, 12.345, 123_456.0, 1.0, 1.0, 20_000, run.starting_ranks)
+        worst = Snapshot(120, 100.0, 12.345, 123_456.0, 1.0, 1.0, 20_000, run.starting_ranks, {})
         run.history.append(worst)
         assert max(map(len, progress_lines(run).splitlines())) <= 80
     _, output, _ = finished

@@ -148,6 +148,7 @@ def _figures(run: DemoRun, dense: nn.Module, data: Digits, stopped: bool) -> dic
         "spread_where_right": _mean_or_none(top_spread[right]),
         "spread_where_wrong": _mean_or_none(top_spread[~right]),
         "history": [asdict(snapshot) for snapshot in run.history],
+        "data": {"num_train": len(data.train_labels), "num_evaluation": len(data.test_labels)},
         **provenance(data.test_images.device),
     }
 

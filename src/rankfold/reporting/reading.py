@@ -95,7 +95,7 @@ def record_of_demo(figures: dict[str, Any], first: dict[str, list[int]]) -> dict
         "metrics": scores,
         "timing": {"training_seconds": seconds},
         "warnings": [f"stopped after {figures['epochs_done']} epochs"] if figures["stopped_early"] else [],
-        "versions": figures["versions"],
+        **{key: figures.get(key) for key in ("data", "commit", "versions", "device")},
         # the demonstration looks at its test images after every epoch
         "history": [{**epoch, "accuracy": None, "evaluation_accuracy": epoch["accuracy"]} for epoch in history],
     }
