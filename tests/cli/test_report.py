@@ -92,7 +92,21 @@ def test_a_demonstration_has_a_calibration_diagram_and_lambdas(tmp_path):
     assert "λ, the prior variance of each rank" in page.by_id("training").text
     assert "model/model.safetensors" in page.by_id("facts").text
     rows = [[cell.text for cell in row.children] for row in page.by_id("layers").all("tr")]
-    assert [row[0] for row in rows] == ["layer", "layer1", "layer2", "layer3"]
+    assert [row[0] for row in rows] == ["layer", "layer1", "layer2", "layer3", "total"]
+
+
+def test_a_demonstration_tells_lambda_over_training_and_where_it_ran(tmp_path):
+    assert CliRunner().invoke(app, ["demo", "--epochs", "3", "--quiet", "--out", str(tmp_path)]).exit_code == 0
+    assert report(tmp_path).exit_code == 0
+    figures = json.loads((tmp_path / "demo.json").read_text(encoding="utf-8"))
+    page = parse((tmp_path / "report.html").read_text(encoding="utf-8"))
+    for layer, ranks in figures["history"][0]["ranks"].items():
+        (chart,) = (f.all("svg")[0] for f in page.all("figure") if f.text.startswith(f"{layer}each line a λ"))
+        assert len(chart.all("path", "line")) == sum(ranks)
+    facts = page.by_id("facts").text
+    assert figures["device"]["name"] in facts
+    assert figures["commit"] is None or figures["commit"]["hash"][:12] in facts
+    assert "training examples1,437" in facts
 
 
 def test_events_are_written_beside_the_page(copies):
@@ -102,6 +116,21 @@ def test_events_are_written_beside_the_page(copies):
     assert len(list((copies / "events").glob("events.out.tfevents.*"))) == 1
     assert report(copies, "--tensorboard", copies / "all").exit_code == 0
     assert {folder.name for folder in (copies / "all").iterdir()} == {file.stem for file in copies.glob("*.json")}
+
+
+def test_events_of_every_run_that_is_named_are_written(copies):
+    """Each run has a folder of its own, whatever its file is called; one that is named twice has one."""
+    for row in ("dense", "ttm-fr"):
+        (copies / "runs" / row).mkdir(parents=True)
+        (copies / f"{row}-seed0.json").rename(copies / "runs" / row / "run.json")
+    named = (copies / RESULT.name, copies / "runs" / "dense", copies / "runs" / "ttm-fr", copies / RESULT.name)
+    assert report(*named, "--tensorboard", copies / "events").exit_code == 0
+    files = sorted((copies / "events").rglob("events.out.tfevents.*"))
+    assert [file.parent.relative_to(copies / "events").as_posix() for file in files] == [
+        "dense",
+        "ttm-ard-lu-seed0",
+        "ttm-fr",
+    ]
 
 
 def test_a_missing_tensorboardx_is_named_with_its_extra(copies, monkeypatch):

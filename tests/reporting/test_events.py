@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
-from rankfold.reporting.events import write_events
+from rankfold.reporting.events import folders_of, write_events
 from rankfold.reporting.reading import read_run
 
 RUN = read_run(Path(__file__).parents[2] / "results" / "mnist" / "ttm-ard-lu-seed0.json")
@@ -53,3 +53,15 @@ def test_without_tensorboardx_the_error_names_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(ModuleNotFoundError, match="tensorboardX"):
         write_events(tmp_path, RUN)
+
+
+@pytest.mark.parametrize(
+    ("files", "folders"),
+    [
+        (["runs/a/run.json", "runs/b/run.json", "runs/demo/demo.json"], ["a", "b", "demo"]),
+        (["results/mnist/x-seed0.json", "results/imdb/x-seed0.json"], ["mnist/x-seed0", "imdb/x-seed0"]),
+        (["a/run.json", "a/demo.json"], ["run.json", "demo.json"]),
+    ],
+)
+def test_every_run_has_a_folder_with_a_short_name(files, folders, tmp_path):
+    assert [folder.as_posix() for folder in folders_of([tmp_path / file for file in files])] == folders

@@ -35,7 +35,8 @@ def report(
         Path | None,
         typer.Option(
             file_okay=False,
-            help="Write the history as TensorBoard events into this folder too, in place of ours from before.",
+            help="Write the history as TensorBoard events into this folder too, of several runs each into a folder "
+            "of its own, in place of ours from before.",
         ),
     ] = None,
     open_page: Annotated[bool, typer.Option("--open", help="Show the page in the browser.")] = False,
@@ -59,7 +60,7 @@ def report(
         raise refusal(error) from error
     events: dict[str, str] = {}
     if tensorboard is not None:
-        _write_events(tensorboard, [subject] if subject is not None else others)
+        _write_events(tensorboard, [run for row in made.rows for run in row.runs])
         events = {"events": str(tensorboard)}
     with writing(target):
         write_page(target, made.html)
@@ -94,12 +95,13 @@ def _target(run: Path, out: Path | None) -> Path:
 
 
 def _write_events(folder: Path, runs: list[Run]) -> None:
-    from rankfold.reporting.events import write_events
+    from rankfold.reporting.events import folders_of, write_events
 
     check_folder(folder, "--tensorboard")
     with writing(folder, "--tensorboard"):
-        for run in runs:
-            write_events(folder if len(runs) == 1 else folder / run.file.stem, run)
+        places = folders_of([run.file for run in runs]) if len(runs) > 1 else [Path()]
+        for place, run in zip(places, runs, strict=True):
+            write_events(folder / place, run)
 
 
 def _sentence(made: Report, target: Path) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from rankfold.reporting.reading import DEMO_FILE, RUN_FILE
 from rankfold.reporting.run import Epoch, Run
 
 _ENDING = ".rankfold"  # of our event files
@@ -50,3 +51,29 @@ def write_events(folder: Path, run: Run) -> None:
             writer.add_scalar(name, value, len(run.history))
     finally:
         writer.close()
+
+
+def folders_of(files: Sequence[Path]) -> list[Path]:
+    """A folder for each of several runs: the shortest ends of their paths that tell them apart.
+
+    >>> [str(folder) for folder in folders_of([Path("/a/mine/run.json"), Path("/a/results/cp-seed0.json")])]
+    ['mine', 'cp-seed0']
+    >>> [str(folder) for folder in folders_of([Path("/a/first/mine/run.json"), Path("/a/second/mine/run.json")])]
+    ['first/mine', 'second/mine']
+    """
+    paths = [file.resolve() for file in files]
+    for places in (
+        [_place(path) for path in paths],
+        paths,
+    ):  # x/run.json and x.json are told apart by their whole names
+        names = [place.parts[1:] for place in places]  # without the root
+        for length in range(1, max(map(len, names)) + 1):
+            ends = [Path(*name[-length:]) for name in names]
+            if len(set(ends)) == len(ends):
+                return ends
+    raise ValueError(f"the same run is named twice: {', '.join(map(str, files))}")
+
+
+def _place(file: Path) -> Path:
+    """What a run is known by: its folder, or the name of its result file."""
+    return file.parent if file.name in (RUN_FILE, DEMO_FILE) else file.with_suffix("")
