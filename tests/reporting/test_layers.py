@@ -1,13 +1,15 @@
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 import rankfold as rf
 from rankfold.accounting import accounting
 from rankfold.experiments import mnist
-from rankfold.reporting.layers import layers_of
+from rankfold.reporting.layers import layers_of, sums_of
 from rankfold.reporting.reading import read_run
 from rankfold.reporting.saved import file_sizes, run_folder, saved_model
 
@@ -22,6 +24,36 @@ def test_the_layers_of_a_table_add_up_to_what_the_run_counted(row):
     assert sum(layer.after for layer in layers) == run.final_parameters
     assert sum(layer.dense for layer in layers) == run.dense_parameters
     assert [list(layer.ranks) for layer in layers] == list(run.ranks_after.values())
+
+
+class Tied(nn.Module):
+    """A table of words that also reads the words off; the bias of that is its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.norm, self.head = nn.Embedding(512, 64), nn.LayerNorm(64), nn.Linear(64, 512)
+        self.head.weight = self.table.weight
+
+
+def test_tied_layers_are_counted_once_and_say_with_whom():
+    kept = json.loads(accounting(rf.tensorize_(Tied(), rf.TTM(4))).to_json())
+    ranks = {entry["name"]: entry["ranks"] for entry in kept["layers"]}
+    parameters = {"dense": 512 * 64 + 512 + 128, "training": 1, "final": kept["total"]["final_parameters"]}
+    more = {"layers": kept["layers"], "parameters": parameters, "ranks": {"before": ranks, "after": ranks}}
+    run = replace(RUN, record={**RUN.record, **more})
+    layers = layers_of(run, None)
+    assert [layer.shared_with for layer in layers] == [None, "table"]
+    assert layers[1].after == 512
+    other, total = sums_of(run, layers)
+    assert (other.after, other.dense) == (128, 128)
+    assert (total.after, total.before, total.dense) == (parameters["final"],) * 2 + (parameters["dense"],)
+
+
+@pytest.mark.parametrize("row", ["cp-ard-lu", "tucker-ard-lu", "tt-ard-lu", "ttm-ard-lu"])
+def test_shapes_of_the_factors_hold_the_parameters(row):
+    run = read_run(RESULTS / "mnist" / f"{row}-seed0.json")
+    for layer, bias in zip(layers_of(run, None), (512, 10), strict=True):
+        assert sum(map(math.prod, layer.factor_shapes)) == layer.after - bias
 
 
 def _record_of_a_model():

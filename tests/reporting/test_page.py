@@ -133,16 +133,46 @@ def test_the_layers_table_has_modes_ranks_and_counts(page):
     (a, b, c), (d,) = TTM.ranks_after["layer1"], TTM.ranks_after["layer2"]
     left = 4 * 4 * a + a * 7 * 4 * b + b * 4 * 8 * c + c * 7 * 4 + 512, 16 * 2 * d + d * 32 * 5 + 10
     ranks, counts = f"20·20·20 → {a}·{b}·{c}", f"25,392 → {left[0]:,}"
-    assert rows[1][:5] == ["layer1", "TTM 4·7·4·7 × 4·4·8·4", ranks, counts, "401,920"]
+    shapes = (
+        f"1×4×4×{a}, {a}×7×4×{b}, {b}×4×8×{c}, {c}×7×4×1",
+        f"1×16×2×{d}, {d}×32×5×1",
+    )
+    assert rows[1][:5] == ["layer1", f"TTM 4·7·4·7 × 4·4·8·4{shapes[0]}", ranks, counts, "401,920"]
     assert rows[2] == [
         "layer2",
-        "TTM 16·32 × 2·5",
+        f"TTM 16·32 × 2·5{shapes[1]}",
         f"20 → {d}",
         f"3,850 → {left[1]:,}",
         "5,130",
         f"{5_130 / left[1]:.1f}×",
     ]
     assert float(rows[1][5].removesuffix("×")) == pytest.approx(401_920 / left[0], rel=0.05)
+    assert rows[3][:5] == ["total", "", "", f"29,242 → {sum(left):,}", "407,050"]  # nothing stays dense
+    assert len(rows) == 4
+
+
+def test_what_stays_dense_is_counted_beside_the_layers():
+    """The first convolution of CIFAR-10's network, batch norms and the last layer."""
+    run = result("ttm-ard-lu", "cifar10")
+    rows = [[cell.text for cell in row.children] for row in parse(make_report(run).html).by_id("layers").all("tr")]
+    *layers, other, total = rows[1:]
+    listed = sum(int(row[3].split("→")[-1].replace(",", "")) for row in layers)
+    assert len(layers) == len(run.ranks_after)
+    assert other == [
+        "stay dense",
+        "",
+        "",
+        f"{run.final_parameters - listed:,}",
+        f"{run.final_parameters - listed:,}",
+        "1.0×",
+    ]
+    assert total[3].endswith(f"→ {run.final_parameters:,}")
+    assert total[4:] == [f"{run.dense_parameters:,}", f"{run.dense_parameters / run.final_parameters:.0f}×"]
+
+
+def test_no_sum_is_told_where_the_layers_are_not_known():
+    page = parse(make_report(_with(table="nobody knows")).html)
+    assert [row.children[0].text for row in page.by_id("layers").all("tr")] == ["layer", "layer1", "layer2"]
 
 
 def test_what_was_cut_is_listed_with_its_epoch(page):
@@ -319,6 +349,31 @@ def test_the_axis_of_a_density_need_not_reach_zero():
         charts["rmse" in metrics["posterior_mean"]] = [float(t.text) for t in chart.all("text", "y")]
     assert min(charts[False]) == 0
     assert min(charts[True]) >= 10
+
+
+def _regression(**parts):
+    """A run of ``rankfold train`` that has learned a quantity."""
+    epochs = [{**epoch, "evaluation_nll": 9 - 0.01 * n} for n, epoch in enumerate(TTM.record["history"])]
+    metrics = {"posterior_mean": {"rmse": 0.5, "nll_nats": 7.371}}
+    return _with(**{"table": "train", "metrics": metrics, "history": epochs, **parts})
+
+
+def test_a_regression_says_that_its_noise_is_fitted_once_more():
+    figure = next(f for f in parse(make_report(_regression()).html).all("figure") if f.all("b")[0].text == "NLL")
+    (below,) = figure.all("p")
+    assert "the noise is fitted once more" in below.text
+    assert "from 8.01 to the 7.371" in below.text
+    accurate = {"posterior_mean": {"accuracy": 0.9, "nll_nats": 7.371}}
+    for run in (TTM, _regression(metrics=accurate), _regression(table="a loop of one's own")):
+        assert "the noise is fitted" not in make_report(run).html
+
+
+def test_the_kl_has_its_units(page):
+    figure = next(f for f in page.all("figure") if f.all("b")[0].text == "KL between posterior and prior")
+    last = TTM.record["history"][-1]["kl_nats"]
+    assert figure.all("span")[0].text == "nats, of the whole model"
+    assert f"{last:,.0f} nats" in [label.text for label in figure.all("text", "end")]
+    assert figure.all("p")[0].text == f"At the end {last / 60_000:.4g} nats per training example."
 
 
 def test_layers_that_collapsed_are_named_in_one_warning():

@@ -118,7 +118,8 @@ def _table(rows: Sequence[Row], chosen: int | None) -> Html:
     about = "Mean over seeds, ± standard deviation" if seeds else "One run each"
     scores = "NLL and calibration error" if "calibration" in known else "NLL"
     caption = f"{about}. {scores}: of the averaged samples where there is a posterior"
-    return table(columns, [[line[name] for name in known] for line in cells], caption, chosen=chosen, pairs=True)
+    kinds = {chosen: "chosen"} if chosen is not None else None
+    return table(columns, [[line[name] for name in known] for line in cells], caption, kinds=kinds, pairs=True)
 
 
 def _cells(row: Row) -> dict[str, str]:

@@ -33,10 +33,33 @@ class Layer:
     dense: int | None = None
     before: int | None = None
     after: int | None = None
+    shared_with: str | None = None
 
     @property
     def compression(self) -> float | None:
         return self.dense / self.after if self.dense and self.after else None
+
+    @property
+    def factor_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """At the end; nothing where the modes are not known."""
+        if self.format is None or not self.in_dims:
+            return ()
+        return _folded(self.format, self.in_dims, self.out_dims, self.ranks).factor_shapes
+
+
+def sums_of(run: Run, layers: Sequence[Layer]) -> list[Layer]:
+    """What stays dense, if anything does, and all that the run counts; nothing where a layer's count is not known."""
+    dense, before, after = 0, 0, 0
+    for layer in layers:
+        if layer.dense is None or layer.before is None or layer.after is None:
+            return []
+        dense, before, after = dense + layer.dense, before + layer.before, after + layer.after
+    other = run.final_parameters - after
+    if other < 0 or other != run.dense_parameters - dense:
+        return []  # the layers are not those of the network that was counted
+    stay = Layer("stay dense", (), (), dense=other, before=other, after=other)
+    total = Layer("total", (), (), dense=dense + other, before=before + other, after=after + other)
+    return [stay, total] if other else [total]
 
 
 def layers_of(run: Run, saved: SavedModel | None) -> list[Layer]:
@@ -52,14 +75,12 @@ def _from_record(run: Run) -> dict[str, Layer]:
 
 
 def _layer_of_account(entry: Mapping[str, Any]) -> Layer:
-    if entry.get("shared_with") is not None:  # it is counted where it belongs
-        return Layer(entry["name"], entry["ranks_before"], entry["ranks"], entry["format"])
-    counts = entry["counts"]
+    counts, shared_with = entry["counts"], entry.get("shared_with")
     ranks, in_dims, out_dims = (entry[key] for key in ("ranks", "in_dims", "out_dims"))
-    after = counts["final_parameters"]
-    lost = _entries(entry["format"], in_dims, out_dims, entry["ranks_before"]) - _entries(
-        entry["format"], in_dims, out_dims, ranks
-    )
+    after, lost = counts["final_parameters"], 0
+    if shared_with is None:  # else the factors are counted where they belong
+        first, last = (_folded(entry["format"], in_dims, out_dims, entry[key]) for key in ("ranks_before", "ranks"))
+        lost = first.num_entries - last.num_entries
     return Layer(
         entry["name"],
         entry["ranks_before"],
@@ -70,6 +91,7 @@ def _layer_of_account(entry: Mapping[str, Any]) -> Layer:
         counts["dense_parameters"],
         after + lost,
         after,
+        shared_with,
     )
 
 
@@ -82,7 +104,7 @@ def _from_saved(run: Run, saved: SavedModel | None) -> dict[str, Layer]:
 
 def _layer_of_tensor(name: str, tensor: StoredTensor, bias: int) -> Layer:
     before, after = (
-        bias + _entries(tensor.format, tensor.in_dims, tensor.out_dims, ranks)
+        bias + _folded(tensor.format, tensor.in_dims, tensor.out_dims, ranks).num_entries
         for ranks in (tensor.max_ranks, tensor.ranks)
     )
     dense = bias + tensor.in_size * tensor.out_size
@@ -108,6 +130,7 @@ def _from_task(run: Run) -> dict[str, Layer]:
             last.counts.dense_parameters,
             first.counts.final_parameters,
             last.counts.final_parameters,
+            last.shared_with,
         )
         for first, last in pairs
     }
@@ -130,10 +153,10 @@ def _account(run: Run, ranks: Mapping[str, Sequence[int]]) -> Accounting | None:
         return None  # the table was another one when the run was made
 
 
-def _entries(format: str, in_dims: Sequence[int], out_dims: Sequence[int], ranks: Sequence[int]) -> int:
-    """How many numbers the factors hold."""
+def _folded(format: str, in_dims: Sequence[int], out_dims: Sequence[int], ranks: Sequence[int]) -> TensorFormat:
+    """The format at these ranks, which knows how many factors there are and how large."""
     inputs, outputs = (Folding(math.prod(dims), tuple(dims)) for dims in (in_dims, out_dims))
-    return _FORMATS[format](inputs, outputs, tuple(ranks)).num_entries
+    return _FORMATS[format](inputs, outputs, tuple(ranks))
 
 
 def _lists(ranks: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rankfold.reporting.layers import Layer
+from rankfold.reporting.layers import Layer, sums_of
 from rankfold.reporting.markup import Html, element, join
 from rankfold.reporting.run import Cut, Run
 from rankfold.reporting.wording import count, modes, ranks_change, times
@@ -18,17 +18,15 @@ def table(
     rows: Sequence[Sequence[str]],
     caption: str,
     *,
-    chosen: int | None = None,
+    kinds: Mapping[int, str] | None = None,
     pairs: bool = False,
 ) -> Html:
     """A table that becomes one card per row on a narrow screen; the first column names the row.
 
-    ``pairs`` puts two short cells beside each other on such a card.
+    ``kinds`` are classes of rows, by their number; ``pairs`` puts two short cells beside each other on such a card.
     """
     head = [element("th", {"scope": "col", "class": kind or None}, name) for name, kind in columns]
-    body = [
-        element("tr", {"class": "chosen" if n == chosen else None}, *_cells(columns, row)) for n, row in enumerate(rows)
-    ]
+    body = [element("tr", {"class": (kinds or {}).get(n)}, *_cells(columns, row)) for n, row in enumerate(rows)]
     return element(
         "table",
         {"class": "pairs" if pairs else None},
@@ -54,25 +52,37 @@ def layers(run: Run, found: Sequence[Layer]) -> Html | None:
     columns: list[Column] = [("layer", ""), ("format and modes", ""), ("ranks", "n")]
     columns += [("planted", "n")] if planted else []
     columns += [("parameters", "n"), ("dense", "n"), ("smaller", "n")]
-    rows = [_row(layer, planted) for layer in found]
+    sums = sums_of(run, found)
+    rows = [_row(layer, planted) for layer in [*found, *sums]]
     return element(
         "section",
         {"id": "layers"},
         element("h2", None, "Layers"),
-        table(columns, rows, "Ranks and parameters of each layer, from the first epoch to the last"),
+        table(columns, rows, _caption(run, found), kinds={len(rows) - 1: "total"} if sums else None),
         _history_of_cuts(run),
     )
 
 
+def _caption(run: Run, found: Sequence[Layer]) -> str:
+    shapes = ". Small: the shapes of the factors at the end" if any(layer.factor_shapes for layer in found) else ""
+    counted = ". Only the layers listed are counted" if run.record["parameters"].get("of") == "layers" else ""
+    return f"Ranks and parameters of each layer, from the first epoch to the last{shapes}{counted}"
+
+
 def _row(layer: Layer, planted: Mapping[str, Sequence[int]]) -> list[str]:
-    dims = f"{modes(layer.in_dims)} × {modes(layer.out_dims)}" if layer.in_dims else ""
-    cells = [
-        layer.name,
-        f"{layer.format} {dims}" if layer.format else "–",
-        ranks_change(layer.ranks_before, layer.ranks),
-    ]
+    cells = [layer.name, _format(layer), ranks_change(layer.ranks_before, layer.ranks)]
     cells += [modes(planted.get(layer.name, ()))] if planted else []
     return [*cells, _parameters(layer), _or_dash(layer.dense), _smaller(layer)]
+
+
+def _format(layer: Layer) -> str:
+    """Format and modes, and below them in small print the shapes of the factors."""
+    if not layer.format:
+        return "–" if layer.ranks else ""
+    dims = f" {modes(layer.in_dims)} × {modes(layer.out_dims)}" if layer.in_dims else ""
+    owner = f", shared with {layer.shared_with}" if layer.shared_with is not None else ""
+    shapes = ", ".join("×".join(map(str, shape)) for shape in layer.factor_shapes)
+    return element("span", None, f"{layer.format}{dims}{owner}", element("small", None, shapes) if shapes else None)
 
 
 def _parameters(layer: Layer) -> str:

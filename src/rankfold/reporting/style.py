@@ -39,6 +39,7 @@ figure{margin:0;min-width:0}
 figcaption{font-size:14px;line-height:1.35;margin-bottom:6px}
 figcaption b{font-weight:600;margin-right:.6em}
 figcaption span{color:var(--soft);font-size:13px}
+.below{margin:4px 0 0;color:var(--soft);font-size:13px;line-height:1.4}
 svg{display:block;width:100%;height:auto;overflow:visible;font-size:11px}
 svg text{fill:var(--ink)}
 svg .tick,svg .mark{fill:var(--soft)}
@@ -80,6 +81,8 @@ thead th{color:var(--soft);font-size:13px;border-bottom:1px solid var(--soft)}
 tbody th{font-weight:600;min-width:7em;overflow-wrap:anywhere}
 .n{text-align:right;white-space:nowrap}
 .about{color:var(--soft)}
+td small{display:block;color:var(--soft);font-size:12px;overflow-wrap:anywhere}
+.total th,.total td{font-weight:600;border-bottom:0}
 td.about,th.about{padding-left:14px}
 .chosen th,.chosen td{background:var(--tint)}
 .chosen th{color:var(--c0)}

@@ -20,10 +20,10 @@ _MOST_LAMBDA_LINES = 150  # on a page
 _MOST_LAYERS, _OPEN_LAYERS = 8, 6
 
 
-def figure(title: str, drawing: Html, note: str = "") -> Html:
-    """A drawing with its title, and a note on how to read it."""
+def figure(title: str, drawing: Html, note: str = "", below: str = "") -> Html:
+    """A drawing with its title, a note on how to read it, and what there is to say of it below."""
     caption = element("figcaption", None, element("b", None, title), element("span", None, note) if note else None)
-    return element("figure", None, caption, drawing)
+    return element("figure", None, caption, drawing, element("p", {"class": "below"}, below) if below else None)
 
 
 def training(
@@ -131,18 +131,19 @@ def _size_chart(run: Run, marks: Sequence[Mark]) -> list[Html]:
 @final
 @dataclass(frozen=True)
 class _Quantity:
-    """One chart of the objective: its lines by name, and how their values are written."""
+    """One chart of the objective: its lines by name, how their values are written, and the unit at their ends."""
 
     title: str
     note: str
     lines: Mapping[str, str]
     text: Callable[[float], str] = number
     colour: int = 0
+    unit: str = ""
 
 
 _OBJECTIVE = (
     _Quantity("NLL", "nats per example", {"nll": "training", "evaluation_nll": "evaluation"}, colour=1),
-    _Quantity("KL between posterior and prior", "nats", {"kl_nats": ""}, colour=2),
+    _Quantity("KL between posterior and prior", "nats, of the whole model", {"kl_nats": ""}, colour=2, unit=" nats"),
     _Quantity("β", "weight of the KL", {"beta": ""}, colour=3),
     _Quantity("Accuracy", "", {"accuracy": "training", "evaluation_accuracy": "evaluation"}, percent),
     _Quantity("RMSE", "on the evaluation examples", {"evaluation_rmse": ""}),
@@ -160,7 +161,8 @@ def _objective_chart(run: Run, kind: _Quantity, marks: Sequence[Mark]) -> Html |
     if not found:
         return None
     lines = [
-        Series(kind.text(ys[-1]), xs, ys, colour=kind.colour + n, dash=n) for n, (xs, ys) in enumerate(found.values())
+        Series(kind.text(ys[-1]) + kind.unit, xs, ys, colour=kind.colour + n, dash=n)
+        for n, (xs, ys) in enumerate(found.values())
     ]
     changes = [
         f"{name} {kind.text(ys[0])} in epoch 1, {kind.text(ys[-1])} in the last" for name, (_, ys) in found.items()
@@ -169,7 +171,7 @@ def _objective_chart(run: Run, kind: _Quantity, marks: Sequence[Mark]) -> Html |
     wide = kind.title == "NLL" and min(values) > 0 and max(values) > _WIDE * min(values)
     words = f"{kind.title} {kind.note}: {'; '.join(changes)}".replace("  ", " ")
     chart = line_chart(lines, words, log=wide, zero=_has_zero(run, kind), marks=marks)
-    return figure(kind.title, chart, _note(kind, list(found)))
+    return figure(kind.title, chart, _note(kind, list(found)), _what_follows(run, kind))
 
 
 def _has_zero(run: Run, kind: _Quantity) -> bool:
@@ -181,6 +183,36 @@ def _note(kind: _Quantity, names: Sequence[str]) -> str:
     """What is measured, and on which examples; of two lines the second is dashed."""
     which = f"{names[0]}; dashed: {names[1]}" if len(names) > 1 else names[0]
     return ", ".join(part for part in (kind.note, which) if part)
+
+
+def _what_follows(run: Run, kind: _Quantity) -> str:
+    """What a reader needs to find the end of a line again elsewhere."""
+    match kind.title:
+        case "NLL":
+            return _noise_is_fitted_again(run)
+        case "KL between posterior and prior":
+            return _per_example(run)
+    return ""
+
+
+def _per_example(run: Run) -> str:
+    """The KL as the screen of ``rankfold train`` tells it."""
+    _, values = run.values("kl_nats")
+    examples = (run.record.get("data") or {}).get("num_train")
+    return f"At the end {number(values[-1] / examples)} nats per training example." if examples else ""
+
+
+def _noise_is_fitted_again(run: Run) -> str:
+    """``rankfold train`` fits the noise of a quantity after the last epoch: the score is not the end of the line."""
+    after = run.scores.get("posterior_mean", {}).get("nll_nats")
+    _, curve = run.values("evaluation_nll")
+    if run.table != "train" or run.accuracy is not None or after is None or not curve:
+        return ""
+    return (
+        "When training is over, the noise is fitted once more, to what the posterior mean misses of the training "
+        f"examples. This takes the NLL of the evaluation from {number(curve[-1])} to the {number(after)} that stands "
+        "in the table of scores."
+    )
 
 
 # λ ----------------------------------------------------------------------------------------------------
