@@ -5,24 +5,26 @@ from __future__ import annotations
 import json
 import re
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, final
 
 import torch
 import typer
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 
 from rankfold.cli import train_options as o
 from rankfold.cli.device import chosen_device
 from rankfold.cli.reading import refusal
 from rankfold.cli.stopping import exit_code, stop_requests
-from rankfold.cli.train_screen import hints, opening_line, progress_line, result_table, screen
+from rankfold.cli.train_screen import dense_line, hints, opening_line, progress_line, result_table, screen
 from rankfold.cli.writing import check_folder, not_written
 from rankfold.data.errors import DataError
+from rankfold.experiments.training import Epoch
 from rankfold.health import NumericalFault
+from rankfold.jobs.dense_twin import check_has_twin
 from rankfold.jobs.job import JOB_FILE, RESULT_FILE, Job, check_not_failed, default_lr, learn
 from rankfold.jobs.preparation import counted
 from rankfold.jobs.running import JobRun, Record, Stopped, Watcher, fingerprint
@@ -49,6 +51,7 @@ def train(
     lr: o.LearningRate = None,
     seed: o.Seed = 0,
     validation_share: o.ValidationShare = 0.1,
+    dense: o.Dense = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; cuda if there is one.")] = "",
     out: Annotated[
         Path | None, typer.Option(file_okay=False, help="Folder of the run; runs/NAME after the data if left out.")
@@ -95,8 +98,10 @@ def train(
 def _new(given: dict[str, Any], data: Path, folder: Path, device: torch.device) -> JobRun:
     """A run in a folder of its own; a mistake in the options or the data is named before a folder that is taken."""
     job, learned = o.asked_for(given, data)
+    if given["dense"]:
+        check_has_twin(learned.preparation, job.model)
     _check_free(folder)
-    return JobRun(job, learned, folder, device)
+    return JobRun(replace(job, dense=given["dense"]), learned, folder, device)
 
 
 def _check_free(folder: Path) -> None:
@@ -135,6 +140,9 @@ def _resumed(context: typer.Context, data: Path, folder: Path, device: torch.dev
     _, learned = learn(data, job.model, job.options)
     if fingerprint(learned) != job.fingerprint:
         raise ValueError(f"{data} is not what {began_with} was when the run in {folder} began; start anew with --out")
+    if context.params["dense"]:  # nothing speaks against deciding it later
+        check_has_twin(learned.preparation, job.model)
+        job = replace(job, dense=True)
     return JobRun(job, learned, folder, device)
 
 
@@ -171,6 +179,18 @@ class _Output:
         elif now["epoch"] % every == 0 or now["epoch"] == 1:
             console.print(progress_line(run), highlight=False, soft_wrap=True)
 
+    def show_dense(self, run: JobRun, epoch: Epoch, console: Console, live: Live | None) -> None:
+        """The epoch of the dense network that has just ended."""
+        every = max(1, run.job.spec.epochs // _LINES)
+        if self.quiet:
+            return
+        if self.as_json:
+            typer.echo(json.dumps({"event": "dense epoch", **asdict(epoch)}, ensure_ascii=False))
+        elif live is not None:
+            live.update(Group(screen(run), dense_line(run, epoch)), refresh=True)
+        elif epoch.epoch % every == 0 or epoch.epoch == 1:
+            console.print(dense_line(run, epoch), highlight=False, soft_wrap=True)
+
 
 def _train(run: JobRun, output: _Output, resumed: bool) -> None:
     console = Console()
@@ -195,10 +215,17 @@ def _train(run: JobRun, output: _Output, resumed: bool) -> None:
 
 def _watched(run: JobRun, output: _Output, console: Console, requests: list[int], live: bool) -> Record:
     with Live(console=console, auto_refresh=False) if live else nullcontext() as display:
-        return run.train(Watcher(lambda record: output.show(run, console, display), lambda: bool(requests)))
+        watcher = Watcher(
+            epoch=lambda record: output.show(run, console, display),
+            stop=lambda: bool(requests),
+            dense=lambda epoch: output.show_dense(run, epoch, console, display),
+        )
+        return run.train(watcher)
 
 
 def _where_it_goes_on(run: JobRun) -> str:
+    if len(run.history) == run.job.spec.epochs:
+        return "All epochs are done." + (" The dense network is trained from its first epoch." if run.job.dense else "")
     if run.history:
         return f"Going on after epoch {len(run.history)}."
     return "The run was stopped before its first checkpoint: it begins again, at epoch 1."
@@ -216,6 +243,8 @@ def _why(run: JobRun, error: NumericalFault | OSError) -> str:
 
 def _say_stopped(run: JobRun, output: _Output, console: Console, stop: BaseException) -> None:
     kept = f"Stopped after {len(run.history)} of {counted(run.job.spec.epochs, 'epoch')}; the checkpoint is kept."
+    if len(run.history) == run.job.spec.epochs:
+        kept = "Stopped while the dense network was trained; all epochs of the factors are kept."
     at_once = "Stopped at once; the last checkpoint is kept, if there was one."
     if output.as_json:
         typer.echo(json.dumps({"event": "stopped", "epoch": len(run.history), "resume": run.resume_command}))

@@ -70,6 +70,14 @@ LearningRate = Annotated[
 Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same run.")]
 ValidationShare = Annotated[float, typer.Option(help="Share of the examples that is held back and never trained on.")]
 
+Dense = Annotated[
+    bool,
+    typer.Option(
+        "--dense",
+        help="Also train the dense network, for the same epochs, to compare with; takes as much time again.",
+    ),
+]
+
 
 def asked_for(given: Mapping[str, Any], data: Path) -> tuple[Job, Learned]:
     """What the options of a command ask for, and the data they ask it for."""

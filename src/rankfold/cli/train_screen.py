@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rankfold.cli.demo_screen import ACCENT, bar, rank_bars
+from rankfold.experiments.training import Epoch
 from rankfold.jobs.job import Job
 from rankfold.jobs.preparation import Preparation, counted
 from rankfold.jobs.running import JobRun
@@ -68,16 +69,28 @@ def progress_line(run: JobRun) -> str:
     )
 
 
+def dense_line(run: JobRun, epoch: Epoch) -> str:
+    """An epoch of the dense network that is trained to compare with."""
+    return (
+        f"dense network, to compare with: epoch {epoch.epoch:3d}/{run.job.spec.epochs}  NLL {epoch.nll:.3f}  "
+        f"training accuracy {epoch.accuracy:.1%}"
+    )
+
+
 def result_table(result: Record) -> RenderableType:
     """Sizes, and scores on the examples held back, beside an answer that ignores the inputs."""
     metrics, parameters = result["metrics"], result["parameters"]
     sizes = Table(box=box.SIMPLE_HEAD, header_style="bold")
     sizes.add_column("network")
-    for heading in ("parameters", "smaller"):
+    dense = result.get("dense_accuracy")
+    for heading in ("parameters", "smaller", *(() if dense is None else ("accuracy",))):
         sizes.add_column(heading, justify="right")
-    sizes.add_row("dense", f"{parameters['dense']:,}", "1×")
+    accuracies = ((), ()) if dense is None else ((f"{dense:.1%}",), (f"{metrics['posterior_mean']['accuracy']:.1%}",))
+    sizes.add_row("dense", f"{parameters['dense']:,}", "1×", *accuracies[0])
     ratio = parameters["dense"] / parameters["final"]
-    sizes.add_row("factors, ranks found", f"{parameters['final']:,}", f"{ratio:.1f}×", style="bold green")
+    sizes.add_row(
+        "factors, ranks found", f"{parameters['final']:,}", f"{ratio:.1f}×", *accuracies[1], style="bold green"
+    )
     return Group(sizes, _score_table(metrics, result["data"]["num_evaluation"]))
 
 

@@ -48,6 +48,7 @@ class Job:
         spec: how it is trained.
         options: what the user said about the data.
         fingerprint: of the data as they were read.
+        dense: whether the dense network is trained too, to compare with.
     """
 
     data: Path
@@ -55,6 +56,7 @@ class Job:
     spec: Spec
     options: DataOptions
     fingerprint: str
+    dense: bool = False
 
     def write(self, folder: Path) -> None:
         content = {**asdict(self), "data": str(self.data)}
@@ -75,6 +77,7 @@ class Job:
                 Spec(**content["spec"]),
                 DataOptions(**content["options"]),
                 content["fingerprint"],
+                bool(content.get("dense", False)),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedData(

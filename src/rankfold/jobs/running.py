@@ -31,6 +31,7 @@ from rankfold.experiments.run import about_model, timing
 from rankfold.experiments.task import Data, Examples
 from rankfold.experiments.training import Epoch, Training, current_ranks
 from rankfold.health import NumericalFault
+from rankfold.jobs.dense_twin import dense_accuracy
 from rankfold.jobs.job import CHECKPOINT_FOLDER, MODEL_FOLDER, RESULT_FILE, Job, write_failure, write_preparation
 from rankfold.jobs.networks import build
 from rankfold.jobs.objective import Objective
@@ -63,10 +64,12 @@ class Watcher:
     Args:
         epoch: called with the record of every epoch.
         stop: whether to stop, asked after every epoch.
+        dense: called with every epoch of the dense network, where one is trained to compare with.
     """
 
     epoch: Callable[[Record], None] = lambda record: None
     stop: Callable[[], bool] = lambda: False
+    dense: Callable[[Epoch], None] = lambda epoch: None
 
 
 @final
@@ -120,6 +123,8 @@ class JobRun:
             self._run(note)
         self.objective.settle(self.model, self.data.train, self.job.spec.seed)
         result = self._result(sorted({str(warning.message) for warning in caught}))
+        if self.job.dense:
+            result |= self._compared(watcher, result["warnings"])
         self._leave(result)
         return result
 
@@ -129,6 +134,20 @@ class JobRun:
         except NumericalFault as error:
             write_failure(self.folder, self.num_steps, error)
             raise
+
+    def _compared(self, watcher: Watcher, warned: list[str]) -> Record:
+        """The accuracy of the dense network; where its training fails, a warning, for the factors are as good."""
+        spec = self.job.spec
+
+        def note(epoch: Epoch) -> None:
+            watcher.dense(epoch)
+            if epoch.epoch < spec.epochs and watcher.stop():
+                raise Stopped(spec.epochs)
+
+        try:
+            return {"dense_accuracy": dense_accuracy(self.network, spec, self.objective, self.data, note)}
+        except NumericalFault as error:
+            return {"dense_accuracy": None, "warnings": [*warned, f"{error}, so there is nothing to compare with"]}
 
     @property
     def num_steps(self) -> int:

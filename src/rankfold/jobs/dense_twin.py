@@ -1,0 +1,58 @@
+"""The dense twin of a job's network: trained on the same examples with the same settings, to compare with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from rankfold.experiments.spec import Spec
+from rankfold.experiments.task import Data
+from rankfold.experiments.training import Epoch, Training
+from rankfold.health import NumericalFault
+from rankfold.jobs.objective import Objective
+from rankfold.jobs.preparation import ModelName, Network, Preparation
+from rankfold.jobs.targets import Quantity
+
+STAGE = "dense"
+
+
+def check_has_twin(preparation: Preparation, model: ModelName) -> None:
+    """Refuse a comparison that cannot be made."""
+    if isinstance(preparation.target, Quantity):
+        raise ValueError(
+            f"--dense compares accuracies, which a regression of {preparation.target.name!r} has not; leave it out"
+        )
+    if preparation.network(model).too_large:
+        raise ValueError(f"--dense does not suit --model {model}, whose dense tables may not fit memory; leave it out")
+
+
+def dense_accuracy(
+    network: Network, spec: Spec, objective: Objective, data: Data, note: Callable[[Epoch], None]
+) -> float:
+    """Train the dense network for the same epochs; its accuracy on the examples held back.
+
+    ``note`` is called after every epoch. A network whose NLL is no longer finite is a
+    :class:`~rankfold.health.NumericalFault`.
+    """
+    torch.manual_seed(spec.seed)
+    model = network.make(**network.options).to(data.train.device)
+
+    def check(epoch: Epoch) -> None:
+        if not math.isfinite(epoch.nll):
+            raise NumericalFault(f"the NLL of the dense network became NaN or infinite in epoch {epoch.epoch}")
+        note(epoch)
+
+    training = Training(
+        model,
+        data.train,
+        spec.dense(),
+        epochs=spec.epochs,
+        stage=STAGE,
+        folder=None,  # it is trained again after an interruption
+        loss=objective.loss(model),
+        count_right=objective.count_right,
+    )
+    training.run(check)
+    return objective.quick_scores(model, data.evaluation)["evaluation_accuracy"]
