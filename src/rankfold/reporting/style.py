@@ -82,7 +82,7 @@ tbody th{font-weight:600;min-width:7em;overflow-wrap:anywhere}
 .n{text-align:right;white-space:nowrap}
 .about{color:var(--soft)}
 td small{display:block;color:var(--soft);font-size:12px;overflow-wrap:anywhere}
-.total th,.total td{font-weight:600;border-bottom:0}
+.total td{font-weight:600}
 td.about,th.about{padding-left:14px}
 .chosen th,.chosen td{background:var(--tint)}
 .chosen th{color:var(--c0)}
@@ -119,7 +119,8 @@ thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%
 tbody tr{border-bottom:1px solid var(--line);padding:10px 0}
 tbody th{border:0;padding:0 0 4px;font-size:15px}
 td{display:flex;justify-content:space-between;gap:16px;border:0;padding:1px 0;text-align:right;white-space:normal}
-td::before{content:attr(data-label);color:var(--soft);text-align:left;flex:none}
+td::before{content:attr(data-label);color:var(--soft);font-weight:400;text-align:left;flex:none}
+td:empty{display:none}
 td.about{display:block;text-align:left;padding:0;font-size:13px}
 .pairs tr{display:grid;grid-template-columns:1fr 1fr;column-gap:22px;font-size:13px}
 .pairs th{grid-column:1/-1}

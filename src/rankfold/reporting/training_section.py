@@ -131,19 +131,19 @@ def _size_chart(run: Run, marks: Sequence[Mark]) -> list[Html]:
 @final
 @dataclass(frozen=True)
 class _Quantity:
-    """One chart of the objective: its lines by name, how their values are written, and the unit at their ends."""
+    """One chart of the objective: its lines by name, how their values are written, and the axis."""
 
     title: str
     note: str
     lines: Mapping[str, str]
     text: Callable[[float], str] = number
     colour: int = 0
-    unit: str = ""
+    axis: str = ""
 
 
 _OBJECTIVE = (
     _Quantity("NLL", "nats per example", {"nll": "training", "evaluation_nll": "evaluation"}, colour=1),
-    _Quantity("KL between posterior and prior", "nats, of the whole model", {"kl_nats": ""}, colour=2, unit=" nats"),
+    _Quantity("KL between posterior and prior", "", {"kl_nats": ""}, colour=2, axis="nats, whole model"),
     _Quantity("β", "weight of the KL", {"beta": ""}, colour=3),
     _Quantity("Accuracy", "", {"accuracy": "training", "evaluation_accuracy": "evaluation"}, percent),
     _Quantity("RMSE", "on the evaluation examples", {"evaluation_rmse": ""}),
@@ -161,16 +161,15 @@ def _objective_chart(run: Run, kind: _Quantity, marks: Sequence[Mark]) -> Html |
     if not found:
         return None
     lines = [
-        Series(kind.text(ys[-1]) + kind.unit, xs, ys, colour=kind.colour + n, dash=n)
-        for n, (xs, ys) in enumerate(found.values())
+        Series(kind.text(ys[-1]), xs, ys, colour=kind.colour + n, dash=n) for n, (xs, ys) in enumerate(found.values())
     ]
     changes = [
         f"{name} {kind.text(ys[0])} in epoch 1, {kind.text(ys[-1])} in the last" for name, (_, ys) in found.items()
     ]
     values = [value for _, ys in found.values() for value in ys]
     wide = kind.title == "NLL" and min(values) > 0 and max(values) > _WIDE * min(values)
-    words = f"{kind.title} {kind.note}: {'; '.join(changes)}".replace("  ", " ")
-    chart = line_chart(lines, words, log=wide, zero=_has_zero(run, kind), marks=marks)
+    words = f"{kind.title} {kind.note or kind.axis}: {'; '.join(changes)}".replace("  ", " ")
+    chart = line_chart(lines, words, y_label=kind.axis, log=wide, zero=_has_zero(run, kind), marks=marks)
     return figure(kind.title, chart, _note(kind, list(found)), _what_follows(run, kind))
 
 
