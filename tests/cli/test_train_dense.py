@@ -32,7 +32,7 @@ def test_the_dense_network_learns_and_stands_beside_the_factors(tmp_path):
     record = record_of(tmp_path / "run")
     dense, ours = record["dense_accuracy"], record["metrics"]["posterior_mean"]["accuracy"]
     assert dense > 0.9 > record["metrics"]["baseline"]["accuracy"]
-    assert "dense network, to compare with: epoch  20/20  NLL " in result.output
+    assert "dense, to compare with: epoch  20/20  NLL " in result.output
     rows = {line.split("  ")[1].strip(): line for line in result.output.splitlines() if line.startswith("  ")}
     assert rows["dense"].rstrip().endswith(f"{dense:.1%}")
     assert rows["factors, ranks found"].rstrip().endswith(f"{ours:.1%}")

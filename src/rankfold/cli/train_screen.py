@@ -29,12 +29,10 @@ _MOST_NAMED = 4  # of the layers of which nothing was left
 def screen(run: JobRun) -> RenderableType:
     """The whole display after an epoch."""
     spec, now = run.job.spec, run.history[-1]
-    title = (
-        f"[bold]rankfold train[/] · {escape(run.job.data.name)} · {run.job.model} · {(spec.format or '').upper()} · "
-        f"{spec.prior} prior · KL weight {spec.kl_weight:g}"
-    )
+    title = f"[bold]rankfold train[/] · {escape(run.job.data.name)} · {run.job.model}"
+    settings = f"{(spec.format or '').upper()} · {spec.prior} prior · KL weight {spec.kl_weight:g}"
     parts = (_progress(run, now), Text(), _terms(run, now), Text(), _ranks(run, now))
-    return Panel(Group(*parts), title=title, box=box.ROUNDED, padding=(1, 2), width=96)
+    return Panel(Group(*parts), title=title, subtitle=settings, box=box.ROUNDED, padding=(1, 2), width=96)
 
 
 def opening_line(run: JobRun) -> str:
@@ -72,7 +70,7 @@ def progress_line(run: JobRun) -> str:
 def dense_line(run: JobRun, epoch: Epoch) -> str:
     """An epoch of the dense network that is trained to compare with."""
     return (
-        f"dense network, to compare with: epoch {epoch.epoch:3d}/{run.job.spec.epochs}  NLL {epoch.nll:.3f}  "
+        f"dense, to compare with: epoch {epoch.epoch:3d}/{run.job.spec.epochs}  NLL {epoch.nll:.3f}  "
         f"training accuracy {epoch.accuracy:.1%}"
     )
 
