@@ -126,12 +126,13 @@ def test_batches_may_come_from_a_generator():
     [
         ([], ValueError, "there is no batch"),
         (iter(()), ValueError, "there is no batch"),
+        ([images(4), images(4)[:0]], ValueError, r"no examples.*\(0, 4, 5, 5\)"),
         ([(images(4), torch.zeros(4))], TypeError, r"a batch of 2 entries.*\(x for x, y in loader\)"),
         ([images(4)[0]], TypeError, r"one tensor of shape \(4, 5, 5\)"),
         ([{"x": images(4)}], TypeError, "1 entries in a dict"),
         ([images(4), images(4)[:, :2]], RuntimeError, "channels"),
     ],
-    ids=["none", "used up", "labels", "one image", "dict", "channels"],
+    ids=["none", "used up", "no examples", "labels", "one image", "dict", "channels"],
 )
 def test_bad_batches_leave_the_statistics_alone(batches, error, message):
     model, x = network(), images(30)

@@ -102,10 +102,14 @@ def restoring(norms: Sequence[_BatchNorm]) -> Iterator[None]:
 
 
 def checked(batches: Iterable[Batch]) -> list[Batch]:
-    """The batches as a list, of which there must be some."""
+    """The batches as a list, of which there must be some, each with examples."""
     found = list(batches)
     if not found:
         raise ValueError("there is no batch to take statistics from; give at least one batch of inputs")
+    for batch in found:
+        first = batch if isinstance(batch, Tensor) else next(iter(batch), None)
+        if isinstance(first, Tensor) and not first.numel():
+            raise ValueError(f"a batch has no examples to take statistics from: its shape is {tuple(first.shape)}")
     return found
 
 
