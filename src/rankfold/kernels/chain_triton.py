@@ -71,17 +71,21 @@ def _entries(row, live, start, JL, JM, JR, PJL: tl.constexpr, PJM: tl.constexpr,
 
 
 @triton.jit
-def _merged(d, at, live, BLOCK: tl.constexpr, PRECISION: tl.constexpr):
-    """Gradients (BLOCK, ·) of equal rows of a table, added up at the first of them; and which are first.
+def _add(
+    target, offset, mask, d, at, live, BLOCK: tl.constexpr, MERGE: tl.constexpr, PRECISION: tl.constexpr
+):  # fmt: skip
+    """Add gradients (BLOCK, ·) of rows of a table to memory; on request those of equal rows by the first of them.
 
     Rows that many ask for would otherwise have their additions wait for each other.
     """
-    slot = tl.arange(0, BLOCK)
-    same = (at[:, None] == at[None, :]) & live[:, None] & live[None, :]
-    first = live & (tl.min(tl.where(same, slot[None, :], BLOCK), axis=1) == slot)
-    if tl.sum((live & ~first).to(tl.int32), axis=0) > 0:
-        d = tl.dot(same.to(tl.float32), d, input_precision=PRECISION)
-    return d, first
+    if MERGE:
+        slot = tl.arange(0, BLOCK)
+        same = (at[:, None] == at[None, :]) & live[:, None] & live[None, :]
+        first = live & (tl.min(tl.where(same, slot[None, :], BLOCK), axis=1) == slot)
+        if tl.sum((live & ~first).to(tl.int32), axis=0) > 0:
+            d = tl.dot(same.to(tl.float32), d, input_precision=PRECISION)
+        mask &= first[:, None]
+    tl.atomic_add(target + offset, d, mask=mask, sem="relaxed")
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -180,13 +184,7 @@ def chain_backward(
             dw = tl.dot(tl.trans(a), dx, input_precision=PRECISION)
             tl.atomic_add(d_middle + m_offset, dw, mask=m_mask, sem="relaxed")
         da = tl.reshape(da, (BLOCK, PJL * PR1))
-        if MERGE_LEFT:
-            da, first = _merged(da, l, live, BLOCK, PRECISION)
-            l_mask &= first[:, None]
-        tl.atomic_add(d_left + l_offset, da, mask=l_mask, sem="relaxed")
+        _add(d_left, l_offset, l_mask, da, l, live, BLOCK, MERGE_LEFT, PRECISION)
         if RIGHT:
             dc = tl.reshape(dc, (BLOCK, PR2 * PJR))
-            if MERGE_RIGHT:
-                dc, first = _merged(dc, r, live, BLOCK, PRECISION)
-                r_mask &= first[:, None]
-            tl.atomic_add(d_right + r_offset, dc, mask=r_mask, sem="relaxed")
+            _add(d_right, r_offset, r_mask, dc, r, live, BLOCK, MERGE_RIGHT, PRECISION)
