@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rankfold.experiments import registry
+from rankfold.experiments import methods, registry
+from rankfold.experiments.methods import Workshop, train
 from rankfold.experiments.planning import Request, schedule
 from rankfold.experiments.results import Places
 from rankfold.experiments.runner import execute
@@ -100,6 +101,20 @@ def test_the_dense_network_is_trained_and_never_saved(results):
     assert not (places.runs / "bag" / "dense-seed0").exists()
     assert (places.runs / "bag" / "tt-tc-mr-seed0" / "model").is_dir()
     assert [epoch["stage"] for epoch in found["tt-tc-mr"]["history"]] == ["dense", "dense", "fine-tune"]
+
+
+def test_a_dense_network_that_is_not_saved_is_trained_once_in_a_row(tmp_path, monkeypatch):
+    monkeypatch.setattr(methods, "_kept", {})
+    epochs = []
+    workshop = Workshop(TASK, load("test", CPU, None, False), tmp_path, tmp_path / "shared", epochs.append)
+    spec = Spec("tc-mr", "tt", epochs=2, fine_tune_epochs=1, batch_size=32, lr=0.02)
+    dense = {name: value.clone() for name, value in train(spec.dense(), workshop).model.state_dict().items()}
+    tuned = train(spec, workshop).model.state_dict()
+    again = train(spec.dense(), workshop).model.state_dict()
+    assert [epoch.stage for epoch in epochs] == ["dense", "dense", "fine-tune"]
+    assert not torch.equal(tuned["head.weight"], dense["head.weight"])  # tuned, and the kept one is not
+    for name, value in dense.items():
+        torch.testing.assert_close(again[name], value, rtol=0, atol=0)
 
 
 def test_the_initial_spread_is_the_folding_s():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -94,10 +95,9 @@ def train(spec: Spec, workshop: Workshop, oracle: Ranks | None = None) -> Traine
 def train_dense(spec: Spec, workshop: Workshop) -> Trained:
     """The dense network; the same spec is trained once and then taken from the shared folder."""
     torch.manual_seed(spec.seed)
-    if workshop.task.too_large:
-        model = materialized(_on_meta(workshop.task), workshop.device)
-        return Trained(model, workshop.train(model, spec, epochs=spec.epochs, stage="dense"))
     folder = workshop.shared / f"dense-seed{spec.seed}-{_fingerprint(spec.dense(), len(workshop.data.train))}"
+    if workshop.task.too_large:
+        return _train_too_large(spec, workshop, folder)
     model = workshop.task.network()
     if folder.is_dir():
         history = json.loads((folder / _HISTORY_FILE).read_text(encoding="utf-8"))
@@ -105,6 +105,23 @@ def train_dense(spec: Spec, workshop: Workshop) -> Trained:
     trained = Trained(model, workshop.train(model, spec, epochs=spec.epochs, stage="dense"))
     _share(trained, folder)
     return trained
+
+
+# The last dense model that was too large to save, on the CPU, by the folder it would be in. The rows that compress it
+# follow one another in a process, and would each train it anew.
+_kept: dict[Path, Trained] = {}
+
+
+def _train_too_large(spec: Spec, workshop: Workshop, folder: Path) -> Trained:
+    """The dense network, made on the device where it is trained; its memory may be that of the one that is kept."""
+    if folder not in _kept:
+        _kept.clear()
+        model = materialized(_on_meta(workshop.task), workshop.device)
+        history = workshop.train(model, spec, epochs=spec.epochs, stage="dense")
+        _kept[folder] = Trained(model.cpu(), history)
+    model = _on_meta(workshop.task)
+    model.load_state_dict(_kept[folder].model.state_dict(), assign=True)
+    return Trained(model.to(workshop.device), _kept[folder].history)
 
 
 def _train_tensorized(spec: Spec, workshop: Workshop, inference: Inference) -> Trained:
@@ -121,7 +138,9 @@ def _train_then_compress(spec: Spec, workshop: Workshop, ranks: Ranks | None) ->
     dense = train_dense(spec.dense(), workshop)
     torch.manual_seed(spec.seed)
     configs = workshop.task.tensor_configs(spec, "fixed", ranks)
-    model = tensorize_(dense.model.cpu(), None, overrides=configs, trained=True)
+    # small networks are decomposed on the CPU, where every machine has the same digits; a large one where it is
+    device = workshop.device if workshop.task.too_large else torch.device("cpu")
+    model = copy.deepcopy(tensorize_(dense.model.to(device), None, overrides=configs, trained=True))
     tuned = workshop.train(model, spec, epochs=spec.fine_tune_epochs, stage="fine-tune")
     return Trained(model, [*dense.history, *tuned])
 
