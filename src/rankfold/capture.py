@@ -51,6 +51,7 @@ class CapturedStep:
             raise TypeError(f"ranks must be a rankfold.RankDetermination, or None, got {ranks!r}")
         self._step = step
         self._ranks = ranks
+        self._stream: torch.cuda.Stream | None = None
         self._forget()
 
     def __call__(self, *inputs: Tensor) -> Tensor:
@@ -79,8 +80,8 @@ class CapturedStep:
         return self._graph is None or [x.shape for x in inputs] == [x.shape for x in self._inputs]
 
     def _run_beside(self, inputs: tuple[Tensor, ...]) -> Tensor:
-        """Run on a side stream, as a capture asks for."""
-        stream = torch.cuda.Stream()
+        """Run on a side stream, as a capture asks for; always the same one, as memory is cached for each by itself."""
+        stream = self._stream = self._stream or torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             output = self._step(*inputs)
