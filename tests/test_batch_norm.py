@@ -131,8 +131,10 @@ def test_batches_may_come_from_a_generator():
         ([images(4)[0]], TypeError, r"one tensor of shape \(4, 5, 5\)"),
         ([{"x": images(4)}], TypeError, "1 entries in a dict"),
         ([images(4), images(4)[:, :2]], RuntimeError, "channels"),
+        ([images(4), images(4).log()], ValueError, "batch 1 holds NaN"),
+        (images(4), TypeError, r"a single batch x as \[x\]"),
     ],
-    ids=["none", "used up", "no examples", "labels", "one image", "dict", "channels"],
+    ids=["none", "used up", "no examples", "labels", "one image", "dict", "channels", "NaN", "a batch itself"],
 )
 def test_bad_batches_leave_the_statistics_alone(batches, error, message):
     model, x = network(), images(30)

@@ -33,7 +33,7 @@ def update_bn(model: nn.Module, batches: Iterable[Batch]) -> None:
             takes, per batch; of a loader that gives labels too, ``(x for x, y in loader)``. Ten thousand examples are
             plenty.
 
-    If the model fails on a batch, the statistics are what they were.
+    If a batch holds NaN or infinity, or the model fails on it, the statistics are what they were.
 
     >>> import rankfold as rf
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.BatchNorm1d(6))
@@ -65,7 +65,8 @@ def called_with(model: Callable[..., object], batch: Batch) -> None:
     except (TypeError, ValueError, AttributeError) as error:
         raise TypeError(
             f"the model cannot be called with a batch of {_described(batch)}: {error}. A batch is a tensor, or a tuple "
-            f"of all that the model takes; of a loader that gives labels too, pass (x for x, y in loader)"
+            f"of all that the model takes; of a loader that gives labels too, pass (x for x, y in loader), and a "
+            f"single batch x as [x]"
         ) from error
 
 
@@ -102,14 +103,18 @@ def restoring(norms: Sequence[_BatchNorm]) -> Iterator[None]:
 
 
 def checked(batches: Iterable[Batch]) -> list[Batch]:
-    """The batches as a list, of which there must be some, each with examples."""
+    """The batches as a list, of which there must be some, each with examples and with finite numbers."""
     found = list(batches)
     if not found:
         raise ValueError("there is no batch to take statistics from; give at least one batch of inputs")
-    for batch in found:
-        first = batch if isinstance(batch, Tensor) else next(iter(batch), None)
-        if isinstance(first, Tensor) and not first.numel():
-            raise ValueError(f"a batch has no examples to take statistics from: its shape is {tuple(first.shape)}")
+    for number, batch in enumerate(found):
+        for values in [batch] if isinstance(batch, Tensor) else [x for x in batch if isinstance(x, Tensor)]:
+            if not values.numel():
+                raise ValueError(
+                    f"batch {number} has no examples to take statistics from: its shape is {tuple(values.shape)}"
+                )
+            if values.is_floating_point() and not bool(values.isfinite().all()):
+                raise ValueError(f"batch {number} holds NaN or infinity, and so would the statistics; leave it out")
     return found
 
 

@@ -6,17 +6,19 @@ Every one stands between two marks in its page, so nobody types a number.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from rankfold.bench.aims import aims
 from rankfold.bench.sheets import sheets
+from rankfold.data.criteo import KAGGLE_SIZES
+from rankfold.experiments.dlrm import MODES, table_name
 from rankfold.experiments.planning import Request
 from rankfold.experiments.results import Places
 from rankfold.experiments.spec import read_rows
-from rankfold.experiments.summary import Average, Row, summarize
+from rankfold.experiments.summary import Average, Row, Summary, summarize
 from rankfold.experiments.tables import Grid, grids, label, render, write_between_markers
 
 ROOT = Path(__file__).parents[2]
@@ -179,6 +181,94 @@ def _rates(ceilings: dict[str, float]) -> str:
     return ", ".join(rates)
 
 
+# Tables of experiments --------------------------------------------------------------------------------
+
+
+def table(name: str) -> str:
+    """All that ``rankfold table`` shows."""
+    return render(grids(_summary(name, PLACES)), "markdown")
+
+
+@lru_cache
+def _summary(name: str, places: Places) -> Summary:
+    return summarize(Request(name), places)
+
+
+def _run(name: str) -> list[Row]:
+    """The rows that have results."""
+    return [row for row in _summary(name, PLACES).rows if row.results]
+
+
+def section(name: str, text: str, more: Callable[[str], str] | None = None) -> str:
+    """A whole section with its heading, once there are results."""
+    if not _run(name):
+        return ""
+    return "\n\n".join([text, table(name), *([more(name)] if more else [])])
+
+
+def progress(name: str) -> str:
+    """How many rows have been run."""
+    run, rows = _run(name), _summary(name, PLACES).rows
+    if len(run) == len(rows):
+        return f"All {len(rows)} rows have been run."
+    return (
+        f"Of {len(rows)} rows, {len(run)} {'has' if len(run) == 1 else 'have'} been run so far. "
+        "The others have not, and a dash stands in their place."
+    )
+
+
+def settings(name: str, title: str) -> str:
+    """The settings of a table that are not those of MNIST."""
+    mnist, other = (read_rows(PLACES.experiments / table)["ttm-ard-lu"].as_dict() for table in ("mnist", name))
+    lines = [(f"`{key}`", f"{mnist[key]:g}", f"{other[key]:g}") for key in mnist if mnist[key] != other[key]]
+    return render([Grid("", ("setting", "MNIST", title), tuple(lines), labels=1)], "markdown")
+
+
+def ranks_left(name: str, layers: Mapping[str, str]) -> str:
+    """The ranks of every run with rank determination, below those it may have; ``layers`` are names and headings."""
+    lines = []
+    rows = [row for row in _run(name) if row.spec.method == "ard"]
+    for format in dict.fromkeys(row.spec.format for row in rows):
+        chosen = [row for row in rows if row.spec.format == format]
+        most = chosen[0].results[0]["ranks"]["before"]
+        lines.append((_NAMES[format or ""], "at most", "", *(_joined(most[layer]) for layer in layers)))
+        for row in chosen:
+            lines += [("", label(row.spec), f"{r['seed']}", *(_found(r, layer) for layer in layers)) for r in row.results]
+    return render([Grid("", ("format", "method", "seed", *layers.values()), tuple(lines))], "markdown")
+
+
+def _found(result: dict[str, Any], layer: str) -> str:
+    empty = any(warning.startswith(f"{layer}.tensor collapsed: ") for warning in result["warnings"])
+    return _joined(result["ranks"]["after"][layer]) + (", empty" if empty else "")
+
+
+def _joined(ranks: Iterable[int]) -> str:
+    return "·".join(map(str, ranks))
+
+
+def memory_and_time(name: str) -> str:
+    """How long the runs took, and the most memory that any of them held."""
+    lines = [
+        (
+            _NAMES.get(row.spec.format or "", ""),
+            label(row.spec),
+            row.results[0]["device"]["name"],
+            _shown(row.average(lambda result: 1e3 * result["timing"]["seconds_per_step"]), ",.0f"),
+            _shown(row.average(lambda result: result["timing"]["training_seconds"]), ",.0f"),
+            f"{max(map(_peak_bytes, row.results)) / 2**20:,.0f}",
+        )
+        for row in _run(name)
+    ]
+    headings = ("format", "method", "device", "step, ms", "training, s", "memory, MiB")
+    return render([Grid("", headings, tuple(lines), labels=3)], "markdown")
+
+
+def _peak_bytes(result: dict[str, Any]) -> int:
+    """On the GPU, or of the whole process where there is none."""
+    peak = result["peak_memory"]
+    return int(peak.get("device_bytes", peak["process_bytes"]))
+
+
 # CIFAR-10 ---------------------------------------------------------------------------------------------
 
 _RESNET18 = """\
@@ -193,18 +283,6 @@ rankfold table cifar10-resnet18
 ```"""
 
 
-def table(name: str) -> str:
-    """All that ``rankfold table`` shows."""
-    return render(grids(summarize(Request(name), PLACES)), "markdown")
-
-
-def cifar10_settings() -> str:
-    """The settings of CIFAR-10 that are not those of MNIST."""
-    mnist, cifar10 = (read_rows(PLACES.experiments / name)["ttm-ard-lu"].as_dict() for name in ("mnist", "cifar10"))
-    lines = [(f"`{key}`", f"{mnist[key]:g}", f"{cifar10[key]:g}") for key in mnist if mnist[key] != cifar10[key]]
-    return render([Grid("", ("setting", "MNIST", "CIFAR-10"), tuple(lines), labels=1)], "markdown")
-
-
 def cifar10_step() -> str:
     """Time and memory of dense, fixed-rank and Bayesian training steps, without where the time goes."""
     record = json.loads((ROOT / "benchmarks" / "step-h200.json").read_text(encoding="utf-8"))
@@ -215,20 +293,81 @@ def cifar10_step() -> str:
     return f"{whole.title}, as a CUDA graph; {_where(record, 'step-h200.json')}\n\n{render([grid], 'markdown')}"
 
 
-def resnet18() -> str:
-    """The whole section, once there are results."""
-    summary = summarize(Request("cifar10-resnet18"), PLACES)
-    there = any(row.results for row in summary.rows)
-    return f"{_RESNET18}\n\n{render(grids(summary), 'markdown')}" if there else ""
+# Clicks -----------------------------------------------------------------------------------------------
+
+_WORD_TABLE = {"embedding": "ranks"}
+_LARGE_TABLES = {table_name(n): f"table of {KAGGLE_SIZES[n]:,} rows" for n in MODES}
+_KAGGLE_ROWS = 45_840_617
+_EXTRA = """\
+### More rows to train on
+
+The same, with a second sample beside the first. Its rows are mostly of the first day and not in the order of time, \
+so they are trained on and never looked at. The rows that are looked at are the same.
+
+```sh
+rankfold reproduce dlrm-extra
+rankfold table dlrm-extra
+```"""
+_PLANTED = """\
+### Made-up clicks
+
+Here the five tables do matter, and it is known how much. Categories come as often as in the sample. Clicks are drawn \
+from a planted model whose five tables have a low rank in every format, so no model can have a higher AUC but by luck. \
+The network is the same at full size, and no data are needed.
+
+```sh
+rankfold reproduce dlrm-planted
+rankfold table dlrm-planted
+```"""
 
 
+def sample() -> str:
+    """How many rows of the Kaggle file the runs have seen."""
+    data = _run("dlrm")[0].results[0]["data"]
+    train, looked_at = data["num_train"], data["num_evaluation"]
+    return (
+        f"The runs train on {train:,} rows and look at {looked_at:,}. "
+        f"That is {(train + looked_at) / _KAGGLE_ROWS:.1%} of the {_KAGGLE_ROWS:,} rows of the whole file."
+    )
+
+
+def beside_planted(name: str) -> str:
+    """AUC of every row, and that of the model that made the clicks."""
+    scores = ("posterior_mean", "planted")
+    lines = [
+        (_NAMES.get(row.spec.format or "", ""), label(row.spec), *(_shown(row.score(s, "auc"), ".4f") for s in scores))
+        for row in _run(name)
+    ]
+    grid = Grid("AUC beside that of the planted model", ("format", "method", "AUC", "planted model"), tuple(lines))
+    return render([grid], "markdown")
+
+
+_IMDB, _LARGE = "docs/results/imdb.md", "docs/results/large-tables.md"
 SECTIONS: dict[tuple[str, str], Callable[[], str]] = {
     ("docs/index.md", "results"): results,
     ("docs/faq.md", "kl weights"): kl_weights,
-    ("docs/results/cifar10.md", "cifar10 settings"): cifar10_settings,
+    ("docs/results/cifar10.md", "cifar10 settings"): partial(settings, "cifar10", "CIFAR-10"),
     ("docs/results/cifar10.md", "table cifar10"): partial(table, "cifar10"),
     ("docs/results/cifar10.md", "cifar10 step"): cifar10_step,
-    ("docs/results/cifar10.md", "resnet-18"): resnet18,
+    ("docs/results/cifar10.md", "resnet-18"): partial(section, "cifar10-resnet18", _RESNET18),
+    (_IMDB, "imdb rows"): partial(progress, "imdb"),
+    (_IMDB, "imdb settings"): partial(settings, "imdb", "IMDB"),
+    (_IMDB, "table imdb"): partial(table, "imdb"),
+    (_IMDB, "imdb ranks"): partial(ranks_left, "imdb", _WORD_TABLE),
+    (_IMDB, "imdb memory"): partial(memory_and_time, "imdb"),
+    (_LARGE, "ngram rows"): partial(progress, "ngram"),
+    (_LARGE, "ngram settings"): partial(settings, "ngram", "n-grams"),
+    (_LARGE, "table ngram"): partial(table, "ngram"),
+    (_LARGE, "ngram ranks"): partial(ranks_left, "ngram", _WORD_TABLE),
+    (_LARGE, "ngram memory"): partial(memory_and_time, "ngram"),
+    (_LARGE, "dlrm sample"): sample,
+    (_LARGE, "dlrm rows"): partial(progress, "dlrm"),
+    (_LARGE, "dlrm settings"): partial(settings, "dlrm", "DLRM"),
+    (_LARGE, "table dlrm"): partial(table, "dlrm"),
+    (_LARGE, "dlrm ranks"): partial(ranks_left, "dlrm", _LARGE_TABLES),
+    (_LARGE, "dlrm memory"): partial(memory_and_time, "dlrm"),
+    (_LARGE, "dlrm-extra"): partial(section, "dlrm-extra", _EXTRA),
+    (_LARGE, "dlrm-planted"): partial(section, "dlrm-planted", _PLANTED, beside_planted),
     ("docs/explanation/peers.md", "layers on a CPU"): layers_cpu,
     ("docs/explanation/peers.md", "layers on a GPU"): layers_gpu,
     ("docs/explanation/performance.md", "aims"): aims_of_speed,
