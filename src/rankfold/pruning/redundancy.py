@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -136,74 +137,86 @@ def _letter(format: TensorFormat, group: RankGroup) -> str:
 def _absorption(tensor: BayesianTensor, group: RankGroup) -> list[Tensor] | None:
     """For every axis the matrix (R, R) by which components absorb others, if any can be absorbed."""
     means, variances = _moments(tensor)
-    columns = [means[factor].movedim(axis, -1).flatten(0, -2) for factor, axis in group.axes]  # (I_n, R) each
+    columns = [means[factor].movedim(axis, -1).flatten(0, -2) for factor, axis in group.axes]  # A_n, (I_n, R)
     noise = torch.stack([_per_slice(variances[factor], axis) for factor, axis in group.axes])  # (modes, R)
-    power = torch.stack([matrix.square().sum(0) for matrix in columns])
+    grams = torch.stack([matrix.mT @ matrix for matrix in columns])  # A_nᵀ A_n, (modes, R, R)
+    power = grams.diagonal(dim1=1, dim2=2)
     # Π_n (‖μ_n‖² + Σσ²_n) − Π_n ‖μ_n‖²: the variance of all entries of a component
-    variance = (power + noise).prod(0) - power.prod(0)
+    limits = (power + noise).prod(0) - power.prod(0)
     alive = (power > noise).all(0)
-    change = [torch.eye(group.size, dtype=torch.float64) for _ in columns]
-    absorbed = False
-    for small in power.prod(0).argsort().tolist():
-        neighbours = _neighbours(columns, small, alive) if alive[small] else []
-        chosen = [*neighbours, small]
-        weights = _fit([matrix[:, chosen] for matrix in columns], float(variance[small])) if neighbours else None
+    change = torch.eye(group.size, dtype=torch.float64).repeat(len(columns), 1, 1)
+    ordered = [k for k in power.prod(0).argsort().tolist() if alive[k]]
+    fits = _fits(grams, [_with_neighbours(grams, k, alive) for k in ordered], limits)
+    touched: set[int] = set()
+    for small in ordered:
+        chosen = _with_neighbours(grams, small, alive)
+        if not touched.isdisjoint(chosen) or tuple(chosen) not in fits:  # absorbing others has changed something
+            fits |= _fits(grams, [chosen], limits)
+        weights = fits[tuple(chosen)]
         if weights is not None:
-            absorbed, alive[small] = True, False
-            for n, weight in enumerate(weights):
-                columns[n], change[n] = (_combined(matrix, chosen, weight) for matrix in (columns[n], change[n]))
-    return change if absorbed else None
+            alive[small] = False
+            touched |= set(chosen)
+            for matrices in (change, grams, grams.mT):
+                _combine_(matrices, chosen, weights)
+    return list(change) if touched else None
 
 
-def _combined(matrix: Tensor, chosen: list[int], weight: Tensor) -> Tensor:
-    """The matrix with combinations of the chosen columns in the place of all of them but the last, which is emptied."""
-    matrix = matrix.clone()
-    matrix[:, chosen] = matrix[:, chosen] @ torch.cat((weight, torch.zeros_like(weight[:, :1])), 1)
-    return matrix
+def _combine_(matrices: Tensor, chosen: list[int], weights: Tensor) -> None:
+    """Put combinations of the chosen columns of matrices (modes, M, R) in their place; the last one becomes empty."""
+    matrices[:, :, chosen] = matrices[:, :, chosen] @ F.pad(weights, (0, 1))
 
 
-def _neighbours(columns: Arrays, small: int, alive: Tensor) -> list[int]:
-    """The live components whose directions are nearest to that of one of them."""
-    directions = [(matrix / matrix.norm(dim=0)).nan_to_num() for matrix in columns]
-    overlap = torch.stack([matrix.mT @ matrix[:, small] for matrix in directions]).prod(0).abs() * alive
+def _with_neighbours(grams: Tensor, small: int, alive: Tensor) -> list[int]:
+    """The live components whose directions are nearest to that of one of them, and that one at the end."""
+    sizes = grams.diagonal(dim1=1, dim2=2).sqrt()  # (modes, R)
+    overlap = (grams[:, small] / (sizes * sizes[:, small, None])).nan_to_num().prod(0).abs() * alive
     overlap[small] = 0.0
-    return [k for k in overlap.argsort(descending=True)[:_NEIGHBOURS].tolist() if overlap[k] > 0]
+    return [*(k for k in overlap.topk(min(_NEIGHBOURS, len(overlap))).indices.tolist() if overlap[k] > 0), small]
 
 
-def _fit(chosen: Arrays, limit: float) -> Arrays | None:
-    """Weights (K + 1, K) per mode of K components whose sum is within ``limit``, squared, of the K + 1 chosen ones.
+def _fits(grams: Tensor, choices: list[list[int]], limits: Tensor) -> dict[tuple[int, ...], Tensor | None]:
+    """How the last component of each choice can be absorbed by the others, or ``None`` if it cannot be."""
+    found: dict[tuple[int, ...], Tensor | None] = {tuple(chosen): None for chosen in choices}
+    for size in {len(chosen) for chosen in choices} - {1}:
+        some = torch.tensor([chosen for chosen in choices if len(chosen) == size])  # (B, K + 1)
+        blocks = grams[:, some[:, :, None], some[:, None, :]].movedim(0, 1)  # (B, modes, K + 1, K + 1)
+        weights, distances = _fit(blocks)
+        for chosen, weight, near in zip(some.tolist(), weights, distances < limits[some[:, -1]], strict=True):
+            found[tuple(chosen)] = weight if near else None
+    return found
+
+
+def _fit(grams: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights (B, modes, K + 1, K) of K components near the sum of K + 1, and how far they are from it, squared (B,).
 
     They are found by alternating least squares from the first K: the components ``X_n = A_n W_n`` have
     ``W_n = Π_{m≠n} A_mᵀ X_m · (Π_{m≠n} X_mᵀ X_m)⁻¹``, so all of it happens in the Gram matrices ``A_nᵀ A_n``.
     """
-    grams = torch.stack([matrix.mT @ matrix for matrix in chosen])  # (modes, K + 1, K + 1)
-    weights = torch.eye(grams.shape[1], dtype=torch.float64)[:, :-1].repeat(len(chosen), 1, 1)
+    count, modes, size, _ = grams.shape
+    weights = torch.eye(size, dtype=torch.float64)[:, :-1].repeat(count, modes, 1, 1)
     for _ in range(_SWEEPS):
-        for n in range(len(chosen)):
-            others = [m for m in range(len(chosen)) if m != n]
-            crossed, inner = _crossed(grams[others], weights[others]), _inner(grams[others], weights[others])
-            weights[n] = crossed @ torch.linalg.pinv(inner, hermitian=True)
+        for n in range(modes):
+            others = [m for m in range(modes) if m != n]
+            crossed, inner = _products(grams[:, others], weights[:, others])
+            weights[:, n] = crossed @ torch.linalg.pinv(inner, hermitian=True)
     # ‖A − X‖² = ‖A‖² − 2 ⟨A, X⟩ + ‖X‖²
-    distance = grams.prod(0).sum() - 2.0 * _crossed(grams, weights).sum() + _inner(grams, weights).sum()
-    return _balanced(grams, weights) if distance < limit else None
+    crossed, inner = _products(grams, weights)
+    distances = grams.prod(1).sum((1, 2)) - 2.0 * crossed.sum((1, 2)) + inner.sum((1, 2))
+    return _balanced(grams, weights), distances
 
 
-def _crossed(grams: Tensor, weights: Tensor) -> Tensor:
-    """``Π_m A_mᵀ X_m`` (K + 1, K)."""
-    return (grams @ weights).prod(0)
+def _products(grams: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """``Π_m A_mᵀ X_m`` (B, K + 1, K) and ``Π_m X_mᵀ X_m`` (B, K, K)."""
+    crossed = grams @ weights
+    return crossed.prod(1), (weights.mT @ crossed).prod(1)
 
 
-def _inner(grams: Tensor, weights: Tensor) -> Tensor:
-    """``Π_m X_mᵀ X_m`` (K, K)."""
-    return (weights.mT @ grams @ weights).prod(0)
-
-
-def _balanced(grams: Tensor, weights: Tensor) -> Arrays:
+def _balanced(grams: Tensor, weights: Tensor) -> Tensor:
     """The same components, their sizes spread over the modes as before."""
-    before = grams.diagonal(dim1=1, dim2=2)[:, :-1].sqrt()  # (modes, K)
-    now = (weights.mT @ grams @ weights).diagonal(dim1=1, dim2=2).sqrt()
-    growth = (now.prod(0) / before.prod(0)) ** (1.0 / len(grams))
-    return list(weights * (before * growth / now).nan_to_num()[:, None])
+    before = grams.diagonal(dim1=2, dim2=3)[:, :, :-1].sqrt()  # (B, modes, K)
+    now = (weights.mT @ grams @ weights).diagonal(dim1=2, dim2=3).sqrt()
+    growth = (now.prod(1) / before.prod(1)) ** (1.0 / grams.shape[1])
+    return weights * (before * growth[:, None] / now).nan_to_num()[:, :, None]
 
 
 # Both ---------------------------------------------------------------------------------------------------
