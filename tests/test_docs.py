@@ -5,13 +5,19 @@ import re
 import shlex
 from pathlib import Path
 
+import generated
 import pytest
+import result_sections
 import torch
 from typer.core import TyperGroup
 from typer.main import get_command
 
 import rankfold as rf
 from rankfold.cli.main import app
+from rankfold.experiments.clicks import pack_scores
+from rankfold.experiments.planning import Request
+from rankfold.experiments.results import Places, write_result
+from rankfold.experiments.spec import read_rows
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -87,21 +93,62 @@ def test_the_commands_of_a_page_and_their_options_exist(page):
 # What is generated ------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def generated():
-    spec = importlib.util.spec_from_file_location("generated", ROOT / "tools" / "docs" / "generated.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_tables_of_the_pages_come_from_the_result_files(generated):
+def test_the_tables_of_the_pages_come_from_the_result_files():
     for (page, name), make in generated.SECTIONS.items():
         section = re.search(
             rf"<!-- {name}: begin, generated -->(.*)<!-- {name}: end -->", text_of(ROOT / page), re.DOTALL
         )
         assert section, f"{page} has no section {name!r}"
         assert section[1].strip() == make(), f"{name!r} in {page} is out of date; run: python tools/docs/generated.py"
+
+
+@pytest.mark.parametrize(("name", "heading"), [("dlrm-extra", "### More rows"), ("dlrm-planted", "### Made-up clicks")])
+def test_a_section_appears_with_its_first_result(name, heading, tmp_path, monkeypatch):
+    monkeypatch.setattr(result_sections, "PLACES", Places(ROOT / "experiments", tmp_path / "none"))
+    make = generated.SECTIONS["docs/results/large-tables.md", name]
+    assert make() == ""
+    places = Places(ROOT / "experiments", tmp_path / "results")
+    leave_result(places, name, "tt-ard-lu", planted={"auc": 0.8123})
+    monkeypatch.setattr(result_sections, "PLACES", places)
+    assert make().startswith(heading)
+    assert "| TT     | ARD-LU |" in make()
+    for shown in ("0.8123", "AUC at most 0.003 below that of the planted model"):
+        assert (shown in make()) == (name == "dlrm-planted")
+
+
+def test_ranks_of_a_table_that_is_switched_off_are_called_empty(tmp_path, monkeypatch):
+    places = Places(ROOT / "experiments", tmp_path)
+    leave_result(places, "imdb", "tt-ard-lu", ranks={"before": {"embedding": [9, 9]}, "after": {"embedding": [1, 4]}})
+    monkeypatch.setattr(result_sections, "PLACES", places)
+    make = generated.SECTIONS["docs/results/imdb.md", "imdb ranks"]
+    assert "9·9 |" in make()
+    assert "1·4 |" in make()
+    assert "empty" not in make().lower()
+    result_sections._summary.cache_clear()
+    (places.results / "imdb" / "tt-ard-lu-seed0.json").unlink()
+    warnings = ["embedding.tensor collapsed: by InformationRule"]
+    ranks = {"before": {"embedding": [9]}, "after": {"embedding": [1]}}
+    leave_result(places, "imdb", "tt-ard-lu", ranks=ranks, warnings=warnings)
+    assert "| empty |" in make()
+    assert make().endswith("the table is switched off.")
+
+
+def leave_result(places, table, row, *, ranks=None, warnings=(), planted=None):
+    run = Request(table).run(row, read_rows(places.experiments / table)[row], 0)
+    scores = {"accuracy": 0.7, "auc": 0.75, "nll_nats": 0.5}
+    packed = pack_scores(torch.tensor([0.2, 0.7]), torch.tensor([0, 1]))
+    result = {
+        "table": table,
+        "row": row,
+        "seed": 0,
+        "spec": run.spec.as_dict(),
+        "ranks": ranks or {"before": {}, "after": {}},
+        "parameters": {"dense": 10**9, "training": 10**6, "final": 10**5},
+        "metrics": {"posterior_mean": scores, "scores": packed, **({"planted": planted} if planted else {})},
+        "warnings": list(warnings),
+        "history": [],
+    }
+    write_result(run.file(places), result)
 
 
 # The reference ----------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """The tables say what the record says, and what follows from it."""
 
-import importlib.util
 import json
 from dataclasses import asdict
 
+import benchmark_sections
 import pytest
 import torch
 
@@ -104,20 +104,16 @@ def test_records_of_older_runs_can_be_read(file, request):
     assert all(f"{row['parameters']:,}" in shown for row in kept["rows"] if row["parameters"])
 
 
-def test_the_page_shows_the_figures_of_a_file(request, tmp_path, monkeypatch):
-    path = request.config.rootpath / "tools" / "docs" / "generated.py"
-    spec = importlib.util.spec_from_file_location("generated", path)
-    generated = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generated)
-    monkeypatch.setattr(generated, "ROOT", tmp_path)
-    assert "rankfold bench embedding --device cuda" in generated.benchmark("embedding")
+def test_the_page_shows_the_figures_of_a_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(benchmark_sections, "ROOT", tmp_path)
+    assert "rankfold bench embedding --device cuda" in benchmark_sections.benchmark("embedding")
     row = Row(MANY_ROWS, FIXED, "TTM", 270_080, timing(0.2), timing(0.6), 2**25, floor_ms=0.05)
     kept = record([row]) | {"versions": {"torch": "2.x"}, "ceilings": asdict(Ceilings(4.3e12, 66e12, 400e12))}
     kept["device"] |= {"type": "cuda", "threads": 1}
     kept["repeat"] = 20
     (tmp_path / "benchmarks").mkdir()
     (tmp_path / "benchmarks" / "embedding-h200.json").write_text(json.dumps(kept))
-    page = generated.benchmark("embedding")
+    page = benchmark_sections.benchmark("embedding")
     for shown in (
         "```sh\nrankfold bench embedding --device cuda --repeat 20\n```",
         "NVIDIA H200, torch 2.x",

@@ -28,7 +28,7 @@ SECTIONS = {
         ],
     ),
     "Explanation": ("explanation", ["method", "paper-errata", "performance", "peers", "distributed"]),
-    "Results": ("results", ["mnist", "cifar10", "synthetic"]),
+    "Results": ("results", ["mnist", "cifar10", "imdb", "large-tables", "synthetic"]),
     "Reference": ("reference", ["index", "models", "layers", "training", "pruning", "predicting", "integrations"]),
 }
 _LAST = [{"Questions": "faq.md"}, {"Changelog": "changelog.md"}, {"Contributing": "contributing.md"}]

@@ -139,7 +139,7 @@ def _targets(rows: Sequence[Row], wanted: Mapping[str, Any]) -> list[Target]:
             targets.append(_size_target(row, level, point, higher))
     targets += [_rank_target(row, wanted["ranks"][row.spec.format]) for row in found if "ranks" in wanted]
     for row in found:
-        targets += _auc_targets(row, rows, wanted.get("auc", {}).get("not_below", ()))
+        targets += _auc_targets(row, rows, wanted.get("auc", {}))
         targets += _uncertainty_targets(row, fixed.get(row.spec.format), wanted.get("uncertainty", {}))
     return targets
 
@@ -165,8 +165,9 @@ def _percent(accuracy: float) -> str:
     return f"{accuracy:.1f}" if round(accuracy, 1) == accuracy else f"{accuracy:g}"
 
 
-def _auc_targets(row: Row, rows: Sequence[Row], methods: Sequence[str]) -> list[Target]:
-    """AUC not below that of other rows, by a paired bootstrap over the examples."""
+def _auc_targets(row: Row, rows: Sequence[Row], wanted: Mapping[str, Any]) -> list[Target]:
+    """AUC not below that of other rows, by a paired bootstrap, and at most so far below that of the planted model."""
+    methods = wanted.get("not_below", ())
     others = [o for o in rows if o.spec.method in methods and o.spec.format in (None, row.spec.format) and o.results]
     targets = []
     for other in others:
@@ -174,6 +175,13 @@ def _auc_targets(row: Row, rows: Sequence[Row], methods: Sequence[str]) -> list[
         found = compare(row.results[:seeds], other.results[:seeds])
         text = f"{found.difference:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
         targets.append(Target(row.name, f"AUC not below that of {other.name}", text, found.high >= 0.0))
+    if "below_planted" in wanted:
+        auc, planted = row.score("posterior_mean", "auc"), row.score("planted", "auc")
+        assert auc is not None
+        assert planted is not None
+        most, below = wanted["below_planted"], planted.mean - auc.mean
+        wish = f"AUC at most {most:g} below that of the planted model"
+        targets.append(Target(row.name, wish, f"{below:.4f}", below <= most))
     return targets
 
 

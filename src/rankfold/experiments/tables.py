@@ -137,7 +137,8 @@ def _our_cells(row: Row) -> Iterator[str]:
     assert final is not None
     yield f"{counts['training']:,}"
     yield _shown(final, ",.0f")
-    yield f"{counts['dense'] / final.mean:.1f}×"
+    smaller = counts["dense"] / final.mean
+    yield f"{smaller:,.0f}×" if smaller >= 1000 else f"{smaller:.1f}×"
     yield _shown(row.accuracy, ".2f")
     yield str(len(row.results))
 

@@ -1,0 +1,118 @@
+"""Sections of pages that are made from records of benchmarks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rankfold.bench.aims import aims
+from rankfold.bench.sheets import sheets
+from rankfold.experiments.tables import Grid, render
+
+ROOT = Path(__file__).parents[2]
+_NOTHING = "–"
+
+# Layers side by side ----------------------------------------------------------------------------------
+
+_LIBRARIES = ("torch.nn", "tensorly-torch", "rankfold, fixed rank", "rankfold, Bayesian")
+
+
+def layers_cpu() -> str:
+    """Forward + backward on one CPU core, beside tensorly-torch."""
+    return _layers(("layers-cpu.json",), _LIBRARIES)
+
+
+def layers_gpu() -> str:
+    """The same on a GPU; tensorly-torch was not measured there."""
+    files = ("embedding-h200.json", "linear-h200.json", "conv-h200.json")
+    return _layers(files, tuple(name for name in _LIBRARIES if name != "tensorly-torch"))
+
+
+def _layers(files: Sequence[str], libraries: tuple[str, ...]) -> str:
+    records = [json.loads((ROOT / "benchmarks" / file).read_text(encoding="utf-8")) for file in files]
+    record = records[0]
+    timed = [row for one in records for row in one["rows"] if row["forward_backward"]]
+    cases = dict.fromkeys((row["case"], row["format"]) for row in timed if row["format"] != "dense")
+    lines = []
+    for case, format in cases:
+        cells = [_best(timed, case, format, library) for library in libraries]
+        lines.append((case, format, *cells))
+    names = ", ".join(f"`benchmarks/{file}`" for file in files)
+    where = f"{record['device']['name']}, torch {record['versions']['torch']}, from {names}"
+    grid = Grid(
+        f"Forward + backward in ms (extra memory in MiB); {where}", ("layer", "format", *libraries), tuple(lines)
+    )
+    return render([grid], "markdown")
+
+
+def _best(rows: list[dict[str, Any]], case: str, format: str, library: str) -> str:
+    """The fastest way that a library offers, of the same format; of torch.nn the dense layer."""
+    format = "dense" if library == "torch.nn" else format
+    found = [r for r in rows if (r["case"], r["format"]) == (case, format) and r["library"].startswith(library)]
+    if not found:
+        return _NOTHING
+    best = min(found, key=lambda row: float(row["forward_backward"]["median_ms"]))
+    return f"{best['forward_backward']['median_ms']:,.2f} ({best['extra_bytes'] / 2**20:,.0f})"
+
+
+# Benchmarks -------------------------------------------------------------------------------------------
+
+BENCHMARKS = ("embedding", "linear", "conv", "step", "memory", "inference")
+
+
+def benchmark(name: str) -> str:
+    """Every record that is kept of a benchmark, or how to make one."""
+    files = sorted((ROOT / "benchmarks").glob(f"{name}-*.json"))
+    if not files:
+        command = f"rankfold bench {name} --device cuda --out benchmarks/{name}-h200.json"
+        return f"No figures are kept yet. This writes them, by the name of your device:\n\n```sh\n{command}\n```"
+    return "\n\n".join(_benchmark_of(file) for file in files)
+
+
+def aims_of_speed() -> str:
+    """What was aimed at on an H200, and what is reached."""
+    files = {name: ROOT / "benchmarks" / f"{name}-h200.json" for name in ("embedding", "linear", "step")}
+    records = {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items()}
+    return render([aims(records)], "markdown")
+
+
+def _benchmark_of(file: Path) -> str:
+    record = json.loads(file.read_text(encoding="utf-8"))
+    ceilings = record["ceilings"]
+    reached = f" Ceilings: {_rates(ceilings)}." if ceilings else ""
+    tables = render(sheets(record, quartiles=False), "markdown")
+    return f"```sh\n{_command(record)}\n```\n\n{_where(record, file.name)}{reached}\n\n{tables}"
+
+
+def _command(record: dict[str, Any]) -> str:
+    """What measures such a record."""
+    repeat = f" --repeat {record['repeat']}" if record["repeat"] else ""
+    return f"rankfold bench {record['bench']} --device {record['device']['type']}{repeat}"
+
+
+def _where(record: dict[str, Any], file: str) -> str:
+    device = record["device"]
+    threads = f", {device['threads']} threads" if device["type"] == "cpu" and record["bench"] != "inference" else ""
+    return f"{device['name']}{threads}, torch {record['versions']['torch']}, from `benchmarks/{file}`."
+
+
+def _rates(ceilings: dict[str, float]) -> str:
+    rates = [
+        f"{ceilings['bytes_per_second'] / 1e9:,.0f} GB/s",
+        f"{ceilings['flops_per_second'] / 1e12:,.2f} TFLOP/s",
+    ]
+    if ceilings["tf32_flops_per_second"]:
+        rates.append(f"{ceilings['tf32_flops_per_second'] / 1e12:,.0f} TFLOP/s with TF32")
+    return ", ".join(rates)
+
+
+def cifar10_step() -> str:
+    """Time and memory of dense, fixed-rank and Bayesian training steps, without where the time goes."""
+    record = json.loads((ROOT / "benchmarks" / "step-h200.json").read_text(encoding="utf-8"))
+    kept = ("format", "layer", "parameters", "graph: step, ms", "over fixed rank", "epoch, s", "memory, MiB")
+    whole = next(grid for grid in sheets(record, quartiles=False) if "CIFAR-10" in grid.title)
+    places = [whole.headings.index(heading) for heading in kept]
+    grid = Grid("", kept, tuple(tuple(line[n] for n in places) for line in whole.rows))
+    return f"{whole.title}, as a CUDA graph; {_where(record, 'step-h200.json')}\n\n{render([grid], 'markdown')}"
