@@ -15,6 +15,7 @@ from result_sections import (
     beside_planted,
     kl_weights,
     memory_and_time,
+    overview,
     progress,
     ranks_left,
     results,
@@ -62,6 +63,7 @@ rankfold table dlrm-planted
 
 _IMDB, _LARGE = "docs/results/imdb.md", "docs/results/large-tables.md"
 SECTIONS: dict[tuple[str, str], Callable[[], str]] = {
+    ("README.md", "overview"): overview,
     ("docs/index.md", "results"): results,
     ("docs/faq.md", "kl weights"): kl_weights,
     ("docs/results/cifar10.md", "cifar10 settings"): partial(settings, "cifar10", "CIFAR-10"),

@@ -53,6 +53,29 @@ def _shown(average: Average | None, digits: str) -> str:
     return f"{average.mean:{digits}}" + (f" ± {average.std:{digits}}" if average.std else "")
 
 
+_TASKS = {
+    "mnist": "MNIST, fully connected layers",
+    "cifar10": "CIFAR-10, convolutions",
+    "imdb": "IMDB, a table of words",
+    "dlrm": "Criteo sample, five tables",
+}
+
+
+def overview(row: str = "cp-ard-lu") -> str:
+    """The same row of every task beside its dense one."""
+    lines = []
+    for name, task in _TASKS.items():
+        rows = {row.name: row for row in _run(name)}
+        dense, found = rows["dense"], rows[row]
+        assert dense.final is not None
+        assert found.final is not None
+        smaller = dense.final.mean / found.final.mean
+        sizes = (_shown(dense.final, ",.0f"), _shown(found.final, ",.0f"), f"{smaller:,.0f}×")
+        lines.append((task, *sizes, _shown(dense.accuracy, ".2f"), _shown(found.accuracy, ".2f")))
+    headings = ("task", "dense: parameters", "ranks found", "smaller", "dense: accuracy, %", "ranks found")
+    return render([Grid("", headings, tuple(lines), labels=1)], "markdown")
+
+
 def kl_weights() -> str:
     """Size and accuracy of every format over KL weights, on MNIST."""
     found = [row for row in _over_weights() if row.results]
