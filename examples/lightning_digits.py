@@ -55,7 +55,7 @@ def main() -> None:
         trainer.fit(model, loader)
     accuracy = (model.eval().net(x[1437:]).argmax(1) == y[1437:]).float().mean()
     print(rf.report(model))
-    print(f"accuracy {accuracy:.3f}, {trainer.callback_metrics['rankfold/kl_nats']:.0f} nats")
+    print(f"accuracy {accuracy:.3f}; logged last: KL of {trainer.callback_metrics['rankfold/kl_nats']:.0f} nats")
 
 
 if __name__ == "__main__":

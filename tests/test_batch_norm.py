@@ -132,15 +132,27 @@ def test_batches_may_come_from_a_generator():
         ([{"x": images(4)}], TypeError, "1 entries in a dict"),
         ([images(4), images(4)[:, :2]], RuntimeError, "channels"),
         ([images(4), images(4).log()], ValueError, "batch 1 holds NaN"),
+        (3, TypeError, "batches must be an iterable of inputs"),
         (images(4), TypeError, r"a single batch x as \[x\]"),
     ],
-    ids=["none", "used up", "no examples", "labels", "one image", "dict", "channels", "NaN", "a batch itself"],
+    ids=[
+        "none",
+        "used up",
+        "no examples",
+        "labels",
+        "one image",
+        "dict",
+        "channels",
+        "NaN",
+        "a number",
+        "a batch itself",
+    ],
 )
 def test_bad_batches_leave_the_statistics_alone(batches, error, message):
     model, x = network(), images(30)
     rf.update_bn(model, [x])
     before = buffers(model)
-    batches = list(batches)
+    batches = batches if isinstance(batches, int) else list(batches)
     with pytest.raises(error, match=message):
         rf.update_bn(model, batches)
     with pytest.raises(error, match=message):

@@ -137,6 +137,11 @@ def test_structured_outputs_need_a_transform():
     assert mean.shape == (2, 6)
 
 
+def test_a_seed_must_be_a_number():
+    with pytest.raises(TypeError, match="seed must be an integer or None, got 'a'"):
+        predict(rf.Linear(8, 6, config=rf.CP(2)), torch.ones(2, 8), seed="a")
+
+
 @pytest.mark.parametrize("samples", [-1, 1, 2.5])
 def test_samples_must_make_sense(samples):
     with pytest.raises(ValueError, match=r"samples must be 0 .* or at least 2, got"):

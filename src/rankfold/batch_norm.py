@@ -104,6 +104,8 @@ def restoring(norms: Sequence[_BatchNorm]) -> Iterator[None]:
 
 def checked(batches: Iterable[Batch]) -> list[Batch]:
     """The batches as a list, of which there must be some, each with examples and with finite numbers."""
+    if not isinstance(batches, Iterable):
+        raise TypeError(f"batches must be an iterable of inputs, such as a list of them, got {batches!r}")
     found = list(batches)
     if not found:
         raise ValueError("there is no batch to take statistics from; give at least one batch of inputs")

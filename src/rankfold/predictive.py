@@ -60,6 +60,8 @@ def predict(
             f"samples must be 0 (the posterior mean, no spread) or at least 2, got {samples!r}; "
             f"for a single draw call the model under rankfold.sampled(model)"
         )
+    if not isinstance(seed, int | None):
+        raise TypeError(f"seed must be an integer or None, got {seed!r}")
     transform = transform or _as_tensor
     with torch.no_grad():
         if samples == 0:

@@ -22,7 +22,7 @@ from rankfold.health import Health
 from rankfold.order import StepOrder, check_mode, warn_past_the_end
 from rankfold.parameters import check_optimizers
 from rankfold.posterior import joint_kl, joint_kl_with_gradient, sum_of
-from rankfold.pruning.cutting import PruneResult, cut_dead_ranks, optimizers_of, same_in_copies
+from rankfold.pruning.cutting import PruneResult, copies_of, cut_dead_ranks, optimizers_of, same_in_copies
 from rankfold.pruning.optimizer_state import check_kind, check_state
 from rankfold.pruning.patience import RankWatch, check_saved
 from rankfold.pruning.redundancy import simplify_
@@ -59,7 +59,7 @@ class RankDetermination:
         warmup_steps: e_w, steps until β is at its highest; 0.3 of ``total_steps`` if left out.
         step_size: γ of the incremental update of λ.
         pruning: when and how ranks are cut during training; ``Pruning(at=())`` never cuts them.
-        copies: averaged copies of the model (EMA), cut together with it.
+        copies: an averaged copy of the model (EMA), or several, cut together with it.
         check_every: steps between looks for NaN and infinity.
         snapshots: keep the last good state, for ``restore()``.
         process_group: the processes that train this model together; all of them if left out, as in DDP.
@@ -82,7 +82,7 @@ class RankDetermination:
         warmup_steps: int | None = None,
         step_size: float = 0.9,
         pruning: Pruning = Pruning(),
-        copies: Sequence[nn.Module] = (),
+        copies: nn.Module | Sequence[nn.Module] = (),
         check_every: int = 100,
         snapshots: bool = True,
         process_group: ProcessGroup | None = None,
@@ -102,7 +102,7 @@ class RankDetermination:
         if pruning.at:
             check_kind(self.optimizers, self._factor_parameters())
         self.rule = pruning.rule
-        self.copies = tuple(copies)
+        self.copies = copies_of(copies)
         self.check_every = check_every
         self.process_group = process_group
         self.num_steps = 0

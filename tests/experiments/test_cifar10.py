@@ -171,11 +171,12 @@ def test_the_table_has_every_method_in_every_format():
     assert len({(spec.epochs, spec.batch_size, spec.lr, spec.decay) for spec in rows.values()}) == 1
 
 
-def test_resnet18_is_tensorized_but_for_its_stem_and_head():
+@pytest.mark.parametrize("format", cifar10_resnet18.FOLDINGS)
+def test_resnet18_is_tensorized_but_for_its_stem_and_head(format):
     rows = read_rows(EXPERIMENTS / "cifar10-resnet18")
     assert {spec.format for spec in rows.values()} == {None, *cifar10_resnet18.FOLDINGS}
     torch.manual_seed(0)
-    model = tensorized(cifar10_resnet18.TASK, "tt")
+    model = tensorized(cifar10_resnet18.TASK, format)
     plain = [name for name, m in model.named_modules() if isinstance(m, (nn.Conv2d, nn.Linear))]
     assert plain == ["stem", "head"]
     assert rf.accounting(model).total.compression > 4

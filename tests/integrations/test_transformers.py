@@ -204,6 +204,10 @@ def test_mistakes_are_named(tmp_path):
         TypeError, match=r"RankDeterminationCallback has no option 'klweight'; did you mean 'kl_weight'"
     ):
         RankDeterminationCallback(klweight=2.0)
+    with pytest.raises(TypeError, match=r"no option 'numdata'; did you mean 'num_data'"):
+        RankDeterminationCallback(numdata=3)
+    with pytest.raises(TypeError, match=r"attach takes a transformers.Trainer, got 'x'"):
+        RankDeterminationCallback().attach("x")
     sizes = {"vocab_size": 32, "n_positions": 8, "n_embd": 16, "n_layer": 1, "n_head": 2}
     dense = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
     with pytest.raises(ValueError, match=r"no tensorized layer; call rankfold.tensorize_"):

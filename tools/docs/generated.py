@@ -30,10 +30,10 @@ from rankfold.experiments.tables import write_between_markers
 _RESNET18 = """\
 ## ResNet-18
 
-A network that people know, with a 3×3 stem for small images: all convolutions but the stem are tensor trains. \
-Channels stay one mode, so the ranks are the widths of a chain of 1×1, 3×3 and 1×1 convolutions. It is the format that \
-trains worst from factors, as above: at the fixed rank it falls short of the dense network already. The ranks that are \
-found make the network far smaller still, at the KL weight of the other network, and lose more.
+A network that people know, with a 3×3 stem for small images: all convolutions but the stem are tensorized. Channels \
+stay one mode, so the ranks are the widths of a chain of 1×1, 3×3 and 1×1 convolutions. Tensor trains train worst from \
+factors, as above: at the fixed rank they fall short of the dense network already. The ranks that are found make the \
+network far smaller still, at the KL weight of the other network, and lose more.
 
 ```sh
 rankfold reproduce cifar10-resnet18

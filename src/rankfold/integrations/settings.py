@@ -31,10 +31,11 @@ class Settings:
     """
 
     def __init__(self, num_data: int | None, total_steps: int | None, options: dict[str, Any]) -> None:
+        known = ("num_data", "total_steps", *OPTIONS)
         for name in options:
-            if name not in OPTIONS:
-                close = difflib.get_close_matches(name, OPTIONS, n=1)
-                hint = f"did you mean {close[0]!r}?" if close else f"options are {', '.join(OPTIONS)}"
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"options are {', '.join(known)}"
                 raise TypeError(f"RankDeterminationCallback has no option {name!r}; {hint}")
         self.num_data = num_data
         self.total_steps = total_steps

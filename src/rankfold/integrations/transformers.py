@@ -69,6 +69,8 @@ class RankDeterminationCallback(TrainerCallback):
 
         In several processes it is needed: pruning must tell DDP, which the Trainer shows to no callback.
         """
+        if not isinstance(trainer, Trainer):
+            raise TypeError(f"attach takes a transformers.Trainer, got {trainer!r}")
         callbacks = trainer.callback_handler.callbacks
         callbacks[:] = [self, *(callback for callback in callbacks if callback is not self)]
         self._trainer = trainer

@@ -202,6 +202,15 @@ def _refuse_stale_gradients(parameter: nn.Parameter) -> None:
     parameter.register_hook(check)
 
 
+def copies_of(copies: nn.Module | Sequence[nn.Module]) -> tuple[nn.Module, ...]:
+    """One averaged copy or several, as a tuple."""
+    several = (copies,) if isinstance(copies, nn.Module) else tuple(copies)
+    for copy in several:
+        if not isinstance(copy, nn.Module):
+            raise TypeError(f"copies must be averaged copies of the model, got {copy!r} among them")
+    return several
+
+
 def same_in_copies(name: str, tensor: BayesianTensor, copies: Sequence[nn.Module]) -> list[BayesianTensor]:
     """The tensor of that name in every averaged copy, which may be wrapped (``AveragedModel``)."""
     found = []
