@@ -168,3 +168,16 @@ def test_imdb_that_is_there_is_not_asked_for_again(tiny, tmp_path, monkeypatch):
     result = run("get", "imdb", "--data", tmp_path)
     assert result.exit_code == 0, result.output
     assert f"imdb is already in {tmp_path / 'imdb'}, whole" in result.output
+
+
+def test_criteo_is_checked_and_not_downloaded(tmp_path):
+    asked = run("get", "criteo", "--data", tmp_path)
+    assert asked.exit_code == 1
+    assert "the whole file is the Criteo Display Advertising Challenge's" in " ".join(asked.output.split())
+    (tmp_path / "train.txt").write_text("0\t1\n")
+    assert row(run("check", "--data", tmp_path).output, "criteo") == "found 45,840,617, or a sample 0.0 MB 0 of 0"
+    (tmp_path / "train.txt").unlink()
+    (tmp_path / "criteo-kaggle-w261-sample.tsv.xz").write_bytes(b"made up")
+    result = run("check", "--data", tmp_path)
+    assert result.exit_code == 1
+    assert row(result.output, "criteo") == "damaged 45,840,617, or a sample 0.0 MB 0 of 1"

@@ -14,12 +14,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from rankfold.data import cifar10, imdb
+from rankfold.data.criteo import find_files
+from rankfold.data.criteo.published import check_checksum, has_checksum
 from rankfold.data.errors import DamagedData, DataError, MissingData
 from rankfold.data.location import data_root, find_file
 from rankfold.data.mnist import DATA_SETS, DataSet, read_file
 from rankfold.data.openml import download
 
-DataSetName = Literal["mnist", "fashion-mnist", "cifar10", "imdb"]
+DataSetName = Literal["mnist", "fashion-mnist", "cifar10", "imdb", "criteo"]
 Folder = Annotated[
     Path | None,
     typer.Option(
@@ -29,6 +31,7 @@ Folder = Annotated[
     ),
 ]
 _Part = TypeVar("_Part")
+_CRITEO_ROWS = "45,840,617, or a sample"
 _STYLES = {"found": "green", "missing": "yellow", "damaged": "bold red"}
 
 data = typer.Typer(help="Check or download the data sets of the experiments.", no_args_is_help=True)
@@ -139,6 +142,20 @@ def _examine_imdb(folder: Path | None) -> Finding:
     )
 
 
+def _examine_criteo(folder: Path | None) -> Finding:
+    """The whole file, or a sample with the extra rows that may lie beside it."""
+    try:
+        files = find_files(folder)
+    except MissingData as error:
+        return Finding(_CRITEO_ROWS, 1, problems=(str(error),))
+    return _finding(
+        Finding(_CRITEO_ROWS, sum(map(has_checksum, files))),
+        lambda: files[0].parent,
+        lambda place: _problems(check_checksum, files),
+        lambda place: files,
+    )
+
+
 def _finding(
     absent: Finding,
     find: Callable[[], Path],
@@ -156,7 +173,11 @@ def _finding(
 
 
 # Data sets with readers of their own.
-OTHERS: dict[str, Callable[[Path | None], Finding]] = {cifar10.NAME: _examine_cifar10, imdb.NAME: _examine_imdb}
+OTHERS: dict[str, Callable[[Path | None], Finding]] = {
+    cifar10.NAME: _examine_cifar10,
+    imdb.NAME: _examine_imdb,
+    "criteo": _examine_criteo,
+}
 
 
 def _problems(read: Callable[[_Part], object], parts: Iterable[_Part]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -53,14 +54,14 @@ def result_table(figures: dict[str, Any]) -> RenderableType:
     return Group(table, *_footnotes(figures))
 
 
-def _footnotes(figures: dict[str, Any]) -> list[Text]:
+def _footnotes(figures: dict[str, Any]) -> list[Padding]:
     notes = []
     right, wrong = figures["spread_where_right"], figures["spread_where_wrong"]
     if right is not None and wrong is not None:
         notes.append(f"probabilities vary by ±{right:.2f} where the network is right, ±{wrong:.2f} where it is wrong")
     notes.append("one seed, 360 test images, settings chosen on them: no contest with dense")
     notes.append(f"{figures['epochs_done']} epochs in {figures['seconds']:.0f} s")
-    return [Text(f"  {note}", style="dim") for note in notes]
+    return [Padding(Text(note, style="dim"), (0, 0, 0, 2)) for note in notes]
 
 
 def _progress(run: DemoRun, now: Snapshot) -> Text:

@@ -196,7 +196,7 @@ def _train(run: JobRun, output: _Output, resumed: bool) -> None:
     console = Console()
     speaks = not (output.quiet or output.as_json)
     if speaks:
-        console.print(opening_line(run), markup=False, highlight=False, soft_wrap=True)
+        console.print(opening_line(run), markup=False, highlight=False, soft_wrap=not console.is_terminal)
         if resumed:
             console.print(_where_it_goes_on(run), highlight=False)
     with stop_requests() as requests:

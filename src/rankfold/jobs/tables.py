@@ -180,7 +180,9 @@ def _present_numbers(table: Table, name: str) -> NDArray[np.float64]:
 def _check_present(table: Table, name: str) -> None:
     for n, cell in enumerate(table.columns[name]):
         if not cell:
-            raise DamagedData(f"{table.place(n, name)} is empty; fill in what is to be predicted, or remove the row")
+            raise DamagedData(
+                f"{table.place(n, name)} is empty or nan; fill in what is to be predicted, or remove the row"
+            )
 
 
 def _columns(

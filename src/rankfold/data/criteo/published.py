@@ -25,5 +25,15 @@ def check_published(files: Sequence[Path], file_rows: Sequence[int]) -> None:
             raise DamagedData(f"{path} is none of the published files, {', '.join(_ROWS)}; {_TRY_ANYWAY}")
         if rows != expected:
             raise DamagedData(f"{path} has {rows:,} rows, expected {expected:,}; {_TRY_ANYWAY}")
-        if path.name in _SHA256 and hashlib.sha256(path.read_bytes()).hexdigest() != _SHA256[path.name]:
-            raise DamagedData(f"{path} is not the published file, by its sha256; replace it, or {_TRY_ANYWAY}")
+        check_checksum(path)
+
+
+def has_checksum(path: Path) -> bool:
+    """Whether the checksum of a file of this name is known."""
+    return path.name in _SHA256
+
+
+def check_checksum(path: Path) -> None:
+    """Refuse a packed sample that is not the published one; of the whole file no checksum is known."""
+    if has_checksum(path) and hashlib.sha256(path.read_bytes()).hexdigest() != _SHA256[path.name]:
+        raise DamagedData(f"{path} is not the published file, by its sha256; replace it, or {_TRY_ANYWAY}")
