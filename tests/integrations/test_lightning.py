@@ -197,7 +197,7 @@ def test_mistakes_are_named(lightning, tmp_path):
         TypeError, match=r"RankDeterminationCallback has no option 'klweight'; did you mean 'kl_weight'"
     ):
         RankDeterminationCallback(klweight=2.0)
-    with pytest.raises(TypeError, match=r"no option 'model'; options are num_data, total_steps, kl_weight, .*process_group"):
+    with pytest.raises(TypeError, match=r"no option 'model'; options are num_data, total_steps, .*process_group"):
         RankDeterminationCallback(model=None)
     module = make_module(lightning)
     module.net = nn.Sequential(nn.Linear(12, 2))
