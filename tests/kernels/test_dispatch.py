@@ -41,6 +41,27 @@ def test_batches_of_any_size(format, count, dtype, way):
 
 
 @small
+def test_indices_with_gaps_between_them(format, way):
+    """Columns of a matrix, as tables of categories have them."""
+    factors, exact = factors_of(format, way)
+    index = torch.stack([random_index(format, way), random_index(format, way)], 1)[:, 1]
+    assert index.stride() == (2,)
+    assert_same(kernels.rows(format, factors, index), format.rows(exact, index), factors, exact, 1e-6)
+
+
+@small
+def test_bags_of_indices_and_weights_with_gaps_between_them(format, device):
+    factors, exact = factors_of(format, device)
+    index = torch.stack([random_index(format, device), random_index(format, device)], 1)[:, 1]
+    weights, offsets = torch.randn(21, 2, device=device)[:, 0], torch.tensor([0, 4, 4, 15], device=device)
+    options = {"mode": "sum", "include_last_offset": False, "padding_idx": None}
+    found = kernels.pooled_rows(format, factors, index, offsets, weights, **options)
+    matrix = format.rows(exact, torch.arange(format.inputs.size, device=index.device))
+    expected = F.embedding_bag(index, matrix, offsets, mode="sum", per_sample_weights=weights.double())
+    assert_same(found, expected, factors, exact, 1e-6)
+
+
+@small
 @pytest.mark.parametrize("distinct", [1, 3, 40])
 def test_rows_asked_for_again_and_again(format, distinct, device, monkeypatch):
     """Where a table has one gradient alone, those of equal rows are added up before they get there."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rankfold.kernels import reference
-from rankfold.kernels.launch import give_up, is_wide, precision, usable, with_gradients
+from rankfold.kernels.launch import give_up, is_wide, precision, usable, with_gradients, without_gaps
 from rankfold.kernels.operators import Operator
 from rankfold.kernels.tiles import Sizes, Tiles, tiles_for
 
@@ -198,9 +198,10 @@ def _operands(
     bag: Tensor | None,
     scale: Tensor | None,
 ) -> tuple[Tensor, ...]:
-    """Pointers; unused ones point to the first table or the index."""
+    """Pointers, of vectors without gaps; unused ones point to the first table or the index."""
     three = (*tables, *(tables[0],) * (3 - len(tables)))
-    return index, order, group, *three, index if bag is None else bag, index if scale is None else scale
+    index, bag, scale = without_gaps(index, bag, scale)
+    return index, order, group, *three, bag, scale
 
 
 def _numbers(sizes: Sizes, tables: Sequence[Tensor], places: Sequence[int]) -> tuple[int, ...]:

@@ -68,6 +68,15 @@ def padded(size: int, least: int = 1) -> int:
     return max(least, 1 << (size - 1).bit_length())
 
 
+def without_gaps(index: Tensor, *others: Tensor | None) -> tuple[Tensor, ...]:
+    """Vectors as kernels read them, one entry beside the next; the index in place of those that are missing.
+
+    A column of a matrix is a vector with gaps.
+    """
+    index = index.contiguous()
+    return index, *(index if other is None else other.contiguous() for other in others)
+
+
 def with_gradient(table: Tensor) -> tuple[Tensor, Tensor]:
     """A table and a float32 gradient of zeros with the same strides."""
     gradient = torch.zeros_like(table, dtype=torch.float32)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rankfold.kernels import reference
-from rankfold.kernels.launch import give_up, is_wide, padded, precision, usable, with_gradient
+from rankfold.kernels.launch import give_up, is_wide, padded, precision, usable, with_gradient, without_gaps
 from rankfold.kernels.operators import Operator
 
 
@@ -194,9 +194,10 @@ def launch_backward(
 def _operands(
     index: Tensor, tables: Sequence[Tensor], weight: Tensor, bag: Tensor | None, scale: Tensor | None
 ) -> tuple[Tensor, ...]:
-    """Pointers; unused ones point to the first table or the index."""
+    """Pointers, of vectors without gaps; unused ones point to the first table or the index."""
     three = (*tables, *(tables[0],) * (3 - len(tables)))
-    return index, *three, weight, index if bag is None else bag, index if scale is None else scale
+    index, bag, scale = without_gaps(index, bag, scale)
+    return index, *three, weight, bag, scale
 
 
 def _arguments(tables: Sequence[Tensor], weight: Tensor, places: Sequence[int]) -> list[int]:
