@@ -26,6 +26,7 @@ from rankfold.posterior import (
     sparing,
 )
 from rankfold.priors import ShrinkagePrior
+from rankfold.wrapping import check_model
 
 
 @final
@@ -264,6 +265,7 @@ def update_variances(tensors: Iterable[BayesianTensor], step_size: float) -> Non
 
 def tensors_of(model: nn.Module) -> dict[str, BayesianTensor]:
     """Every tensor of a model by its name; a shared one appears once."""
+    check_model(model)
     return {name: module for name, module in model.named_modules() if isinstance(module, BayesianTensor)}
 
 

@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from rankfold.posterior import FactorPosterior
+from rankfold.wrapping import check_model
 
 
 def param_groups(model: nn.Module, lr: float = 2e-3, weight_decay: float = 0.0) -> list[dict[str, Any]]:
@@ -23,8 +24,7 @@ def param_groups(model: nn.Module, lr: float = 2e-3, weight_decay: float = 0.0) 
     >>> [group["weight_decay"] for group in optimizer.param_groups]
     [0.01, 0.0, 0.0]
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    check_model(model)
     log_std = _log_std_parameters(model)
     governed = [p for m in model.modules() if isinstance(m, FactorPosterior) for p in m.mean]
     special = {id(p) for p in (*log_std, *governed)}

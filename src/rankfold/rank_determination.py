@@ -22,7 +22,8 @@ from rankfold.health import Health
 from rankfold.order import StepOrder, check_mode, warn_past_the_end
 from rankfold.parameters import check_optimizers
 from rankfold.posterior import joint_kl, joint_kl_with_gradient, sum_of
-from rankfold.pruning.cutting import PruneResult, copies_of, cut_dead_ranks, optimizers_of, same_in_copies
+from rankfold.pruning.copies import copies_of, same_in_copies
+from rankfold.pruning.cutting import PruneResult, cut_dead_ranks, optimizers_of
 from rankfold.pruning.optimizer_state import check_kind, check_state
 from rankfold.pruning.patience import RankWatch, check_saved
 from rankfold.pruning.redundancy import simplify_
@@ -87,11 +88,9 @@ class RankDetermination:
         snapshots: bool = True,
         process_group: ProcessGroup | None = None,
     ) -> None:
-        if not isinstance(model, nn.Module):
-            raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
         self.model = model
-        self.optimizers = optimizers_of(optimizer)
         self.tensors = tensors_of(model)
+        self.optimizers = optimizers_of(optimizer)
         if not self.tensors:
             raise ValueError("the model has no tensorized layer; call rankfold.tensorize_(model, config) first")
         _check_numbers(num_data, step_size, check_every)
@@ -102,7 +101,7 @@ class RankDetermination:
         if pruning.at:
             check_kind(self.optimizers, self._factor_parameters())
         self.rule = pruning.rule
-        self.copies = copies_of(copies)
+        self.copies = copies_of(model, copies)
         self.check_every = check_every
         self.process_group = process_group
         self.num_steps = 0

@@ -9,6 +9,12 @@ from torch.optim import Optimizer
 _COMPILED = "_orig_mod"  # where the module that torch.compile returns keeps the one it was given
 
 
+def check_model(model: object) -> None:
+    """Refuse what is no module: a path, a ``state_dict()``, a list of layers."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+
+
 def unwrapped(model: nn.Module) -> nn.Module:
     """The model itself, without what was wrapped around it and put a prefix before its names.
 
@@ -19,6 +25,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
     >>> unwrapped(nn.DataParallel(model)) is unwrapped(model) is model
     True
     """
+    check_model(model)
     while True:
         if isinstance(model, DataParallel | DistributedDataParallel):
             model = model.module

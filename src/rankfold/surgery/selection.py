@@ -20,6 +20,7 @@ from rankfold.surgery.dense_layers import (
     is_unsupported,
     own_forward,
 )
+from rankfold.wrapping import check_model
 
 LayerFilter = Callable[[nn.Module, str], bool] | type[nn.Module] | str | Sequence[str | type[nn.Module]]
 Overrides = Mapping[str, TensorConfig | None]
@@ -107,8 +108,7 @@ def _matches(layer: DenseLayer, wanted: str | type[nn.Module]) -> bool:
 
 
 def _check_arguments(model: nn.Module, config: object, overrides: Overrides | None) -> None:
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    check_model(model)
     if isinstance(model, DenseTwin):
         raise ValueError(f"the model is a {type(model).__name__} of rankfold already; there is nothing to tensorize")
     if isinstance(model, nn.parallel.DistributedDataParallel):
