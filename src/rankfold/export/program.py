@@ -13,14 +13,10 @@ from torch.export import Dim, ExportedProgram, ShapesCollection
 
 from rankfold.bayesian_tensor import tensors_of
 from rankfold.export.layouts import Layout
-from rankfold.export.posterior_mean import posterior_mean_copy
+from rankfold.export.posterior_mean import ExportError, posterior_mean_copy
 
 BATCH = "batch"
 Inputs = Tensor | Sequence[Tensor]
-
-
-class ExportError(RuntimeError):
-    """A model that cannot be exported, or a file that does not compute what the model does."""
 
 
 def export_program(model: nn.Module, example_inputs: Inputs, *, layout: Layout = "factors") -> ExportedProgram:
