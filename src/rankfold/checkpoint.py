@@ -30,7 +30,7 @@ from rankfold.bayesian_tensor import BayesianTensor, describe, tensors_of
 from rankfold.health import first_of, not_finite
 from rankfold.manifest import Manifest
 from rankfold.whole_files import errors_of_the_system, writing
-from rankfold.wrapping import unwrapped
+from rankfold.wrapping import check_values, unwrapped
 
 TENSORS_FILE = "model.safetensors"
 MANIFEST_FILE = "rankfold.json"
@@ -148,11 +148,7 @@ def _checked_state(model: nn.Module, action: str) -> dict[str, Tensor]:
                 f"{name} is {type(value).__name__}, not a tensor, and rankfold never pickles; "
                 f"keep it out of the model's state, for instance in a JSON file of your own"
             )
-        if value.is_meta:
-            raise ValueError(
-                f"cannot {action} a model on the meta device: {name} has no values; "
-                f"give it some first, as model.to_empty(device='cpu') and an initialisation do"
-            )
+    check_values(state.items(), action)
     return state
 
 

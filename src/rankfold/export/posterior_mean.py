@@ -12,7 +12,7 @@ from rankfold.export.layouts import Layout, laid_out
 from rankfold.health import first_of, not_finite
 from rankfold.layers import Embedding, EmbeddingBag
 from rankfold.posterior import PointPosterior
-from rankfold.wrapping import unwrapped
+from rankfold.wrapping import check_values, unwrapped
 
 
 class ExportError(RuntimeError):
@@ -25,7 +25,9 @@ def posterior_mean_copy(model: nn.Module, layout: Layout = "factors") -> nn.Modu
     Args:
         layout: how the weights are held.
     """
-    copied = laid_out(unwrapped(model), layout).cpu().eval().requires_grad_(False)
+    model = unwrapped(model)
+    check_values(model.named_parameters(), "export")
+    copied = laid_out(model, layout).cpu().eval().requires_grad_(False)
     for module in list(copied.modules()):
         if isinstance(module, BayesianTensor):
             module.factors = PointPosterior(module.factors.mean)

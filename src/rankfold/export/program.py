@@ -61,6 +61,8 @@ def trace(mean: nn.Module, inputs: tuple[Tensor, ...]) -> ExportedProgram:
 
 def checked_inputs(example_inputs: Inputs) -> tuple[Tensor, ...]:
     """The inputs as a tuple, on the CPU, all with one batch size."""
+    if not isinstance(example_inputs, Tensor | Sequence):
+        raise TypeError(f"example_inputs must be a tensor or several, got {type(example_inputs).__name__}")
     inputs = (example_inputs,) if isinstance(example_inputs, Tensor) else tuple(example_inputs)
     for value in inputs:
         if not isinstance(value, Tensor):

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from rankfold.bayesian_tensor import BayesianTensor, replace_data, tensors_of
 from rankfold.pruning.copies import copies_of, same_in_copies
 from rankfold.pruning.optimizer_state import check_state, cut_state
-from rankfold.pruning.rules import PruningRule, default_rule
+from rankfold.pruning.rules import PruningRule, check_rule, default_rule
 
 
 class RankCollapseWarning(UserWarning):
@@ -94,6 +94,7 @@ def prune_(
     >>> prune_(layer, rule=rf.RelativeNormRule()).tensors[0].ranks_after
     (2,)
     """
+    check_rule(rule)
     dead = {
         name: (rule or default_rule(tensor)).dead(tensor)
         for name, tensor in tensors_of(model).items()

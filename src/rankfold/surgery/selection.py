@@ -113,6 +113,8 @@ def _check_arguments(model: nn.Module, config: object, overrides: Overrides | No
         raise ValueError(f"the model is a {type(model).__name__} of rankfold already; there is nothing to tensorize")
     if isinstance(model, nn.parallel.DistributedDataParallel):
         raise ValueError("tensorize the model before wrapping it in DistributedDataParallel, which tracks parameters")
+    if not isinstance(overrides, Mapping | None):
+        raise TypeError(f"overrides must be a dictionary of layer names and configs, got {overrides!r}")
     if config is None and not overrides:
         raise ValueError("config is None; give one, such as rankfold.TTM(max_rank=20), or name layers in overrides")
     for given in (config, *(overrides or {}).values()):
