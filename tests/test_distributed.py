@@ -1,8 +1,10 @@
 """Two processes train one model: same gradients, same λ, same ranks, at the same steps."""
 
 import os
+import re
 import traceback
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -248,6 +250,24 @@ def rewrap_keeps_what_was_asked_for(rank: int) -> None:
     assert rf.rewrap(model) is model
 
 
+def a_forgotten_rewrap_is_what_the_page_says_it_is(rank: int) -> None:
+    model = make_model()
+    ddp = DistributedDataParallel(model)
+    with torch.no_grad():
+        model[0].tensor.factors.mean[0].zero_()
+    assert rf.prune_(model, rule=rf.RelativeNormRule()) is not None
+    said = ""
+    for _ in range(2):
+        try:
+            ddp(torch.ones(2, 12)).sum().backward()
+        except RuntimeError as error:
+            said = str(error)
+    page = (Path(__file__).parents[1] / "docs" / "how-to" / "distributed.md").read_text(encoding="utf-8")
+    sentence = re.search(r"`(Expected to have[^`]*)`.*`rf\.rewrap\(ddp\)` was forgotten", page)
+    assert sentence is not None
+    assert said.startswith(sentence[1])
+
+
 def every_byte_is_counted(rank: int) -> None:
     model = make_model()
     assert bytes_reduced(model, torch.ones(2, 12)) == 4 * sum(p.numel() for p in model.parameters())
@@ -259,6 +279,7 @@ CHECKS = [
     models_that_nobody_averages,
     sharded_factors,
     rewrap_keeps_what_was_asked_for,
+    a_forgotten_rewrap_is_what_the_page_says_it_is,
     every_byte_is_counted,
     accelerate_unchanged,
 ]

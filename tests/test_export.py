@@ -364,13 +364,53 @@ def test_a_file_that_computes_something_else_is_not_written(wrong, message, tmp_
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_numbers_that_are_none_are_not_written(tmp_path):
-    with pytest.raises(ExportError, match="differ by nan"):
-        export_onnx(
-            nn.Linear(8, 6).requires_grad_(False).apply(lambda m: m.weight.fill_(torch.nan)),
-            tmp_path / "x.onnx",
-            torch.ones(2, 8),
-        )
+@pytest.mark.parametrize("layout", ["factors", "halves", "dense"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_parameters_that_are_not_finite_are_named_and_not_written(value, layout, tmp_path):
+    model = nn.Sequential(rf.Embedding(9, 8, config=rf.CP(2)), nn.Linear(8, 6))
+    with torch.no_grad():
+        model[1].bias[2] = value
+    message = r"(?s)nothing was exported: the model holds NaN or infinity in 1\.bias\. Load an earlier checkpoint"
+    with pytest.raises(ExportError, match=message) as caught:
+        export_onnx(model, tmp_path / "x.onnx", torch.zeros(2, dtype=torch.long), layout=layout, quantize="int8")
+    assert "float()" not in str(caught.value)
+    with pytest.raises(ExportError, match=message):
+        export_program(model, torch.zeros(2, dtype=torch.long), layout=layout)
+    assert not list(tmp_path.iterdir())
+
+
+def test_factors_that_are_not_finite_are_named(tmp_path):
+    layer = rf.Linear(8, 6, config=rf.TTM(2))
+    with torch.no_grad():
+        layer.tensor.factors.mean[1].fill_(torch.nan)
+    with pytest.raises(ExportError, match=r"in tensor\.factors\.mean\.1\. "):
+        export_onnx(layer, tmp_path / "x.onnx", torch.ones(2, 8))
+
+
+def test_an_example_that_is_not_finite_is_not_blamed_on_the_precision(tmp_path):
+    with pytest.raises(ExportError, match="gives NaN or infinity for the example") as caught:
+        export_onnx(LAYER, tmp_path / "x.onnx", torch.full((2, 8), torch.nan))
+    assert "float()" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("place", ["folder", "file/x.onnx", "file/deep/x.onnx", "/proc/x.onnx"])
+def test_a_file_that_cannot_be_written_is_named_before_anything_is_traced(place, tmp_path, monkeypatch):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("keep me")
+    monkeypatch.setattr(onnx_file, "trace", lambda *_: pytest.fail("traced"))
+    remedy = "name a file in it" if place == "folder" else "choose another place"
+    with pytest.raises(OSError, match=rf"{place} cannot be written \(.*\); .*{remedy}"):
+        export_onnx(LAYER, tmp_path / place, torch.ones(2, 8))
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "file", tmp_path / "folder"]
+    assert (tmp_path / "file").read_text() == "keep me"
+
+
+def test_a_folder_is_made_only_for_a_file_that_is_written(tmp_path):
+    with pytest.raises(ValueError, match="expected 8 input features"):
+        export_onnx(LAYER, tmp_path / "deep" / "x.onnx", torch.ones(2, 9))
+    assert not list(tmp_path.iterdir())
+    assert export_onnx(LAYER, tmp_path / "deep" / "x.onnx", torch.ones(2, 8)).path.exists()
 
 
 def test_numbers_that_onnxruntime_does_not_know_are_refused(tmp_path):

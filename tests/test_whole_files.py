@@ -9,7 +9,7 @@ from torch import nn
 
 import rankfold as rf
 from rankfold.experiments.checkpoints import read_checkpoint, write_checkpoint
-from rankfold.whole_files import write_whole
+from rankfold.whole_files import NotWritten, check_writable, write_whole
 
 LIMIT = 20_000
 
@@ -31,7 +31,33 @@ def test_saving_raises_what_the_system_says(tmp_path):
     with short_of_space(LIMIT), pytest.raises(OSError, match="too large") as caught:
         rf.save(nn.Linear(100, 100), tmp_path / "model")
     assert caught.value.errno == errno.EFBIG
+    assert str(caught.value) == f"{tmp_path / 'model'} cannot be written (File too large); choose another place"
     assert not files(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["file/model", "/proc/x", "/proc/x/model", "n" * 300])
+def test_saving_names_a_folder_that_cannot_be_made(place, tmp_path):
+    (tmp_path / "file").write_text("keep me")
+    with pytest.raises(NotWritten, match=rf"{place} cannot be written \(.*\); choose another place"):
+        rf.save(nn.Linear(2, 2), tmp_path / place)
+    assert (tmp_path / "file").read_text() == "keep me"
+
+
+@pytest.mark.parametrize("place", [".", "file/page.html", "/proc/x.html", "n" * 300])
+def test_files_that_cannot_be_written_are_named_with_a_remedy(place, tmp_path):
+    (tmp_path / "file").write_text("keep me")
+    for write in (check_writable, lambda file: write_whole(file, "text")):
+        with pytest.raises(NotWritten, match=r"cannot be written \(.*\); (choose another place|.*name a file in it)"):
+            write(tmp_path / place)
+    assert files(tmp_path) == {"file"}
+
+
+def test_what_can_be_written_is_left_as_it_is_by_the_check(tmp_path):
+    (tmp_path / "file").write_text("keep me")
+    check_writable(tmp_path / "file")
+    check_writable(tmp_path / "deep" / "file")
+    assert (tmp_path / "file").read_text() == "keep me"
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
 @pytest.mark.parametrize("size", [10, 100])  # of the layer: it is the state beside the model, or the model, that fails

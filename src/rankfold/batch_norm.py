@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from rankfold.layers.base import posterior_mean
+from rankfold.wrapping import check_model
 
 # What a model is called with: one tensor, or all of its arguments.
 Batch = Tensor | Sequence[Tensor]
@@ -55,6 +56,7 @@ def update_bn(model: nn.Module, batches: Iterable[Batch]) -> None:
 
 def norms_of(model: nn.Module) -> list[_BatchNorm]:
     """The batch norms that keep running statistics."""
+    check_model(model)
     return [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
 
 
@@ -110,6 +112,8 @@ def checked(batches: Iterable[Batch]) -> list[Batch]:
     if not found:
         raise ValueError("there is no batch to take statistics from; give at least one batch of inputs")
     for number, batch in enumerate(found):
+        if not isinstance(batch, Iterable):
+            raise TypeError(f"batch {number} must be a tensor, or a tuple of all that the model takes, got {batch!r}")
         for values in [batch] if isinstance(batch, Tensor) else [x for x in batch if isinstance(x, Tensor)]:
             if not values.numel():
                 raise ValueError(

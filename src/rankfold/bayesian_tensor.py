@@ -26,6 +26,7 @@ from rankfold.posterior import (
     sparing,
 )
 from rankfold.priors import ShrinkagePrior
+from rankfold.wrapping import check_model
 
 
 @final
@@ -62,6 +63,8 @@ class BayesianTensor(nn.Module):
     ) -> None:
         super().__init__()
         dtype = dtype or torch.get_default_dtype()
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            raise TypeError(f"dtype must be a floating-point one such as torch.float32, got {dtype!r}")
         self.format = format
         self.max_ranks = format.ranks
         self.weight_std = weight_std
@@ -238,7 +241,7 @@ class BayesianTensor(nn.Module):
 
 def _initial_means(format: TensorFormat, weight_std: float, matrix: Tensor | None) -> list[Tensor]:
     """Factors in float64: of ``matrix`` if given, random otherwise."""
-    if matrix is not None and matrix.any():
+    if matrix is not None and (matrix.is_meta or matrix.any()):
         exact = matrix if matrix.numel() > LARGEST_COPY else matrix.double()  # a large one is not copied
         return [factor.double() for factor in format.decompose(exact)]
     means = format.random_factors(weight_std)
@@ -264,6 +267,7 @@ def update_variances(tensors: Iterable[BayesianTensor], step_size: float) -> Non
 
 def tensors_of(model: nn.Module) -> dict[str, BayesianTensor]:
     """Every tensor of a model by its name; a shared one appears once."""
+    check_model(model)
     return {name: module for name, module in model.named_modules() if isinstance(module, BayesianTensor)}
 
 

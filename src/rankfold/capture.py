@@ -56,6 +56,8 @@ class CapturedStep:
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         """Run one training step; the returned tensor is overwritten by the next call."""
+        if not inputs or not all(isinstance(x, Tensor) for x in inputs):
+            raise TypeError(f"a step is called with tensors, got {[type(x).__name__ for x in inputs]}")
         if self._version != self._current_version():
             self._forget()
         if not inputs[0].is_cuda or not self._fits(inputs):

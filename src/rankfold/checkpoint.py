@@ -27,9 +27,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from rankfold.bayesian_tensor import BayesianTensor, describe, tensors_of
+from rankfold.health import first_of, not_finite
 from rankfold.manifest import Manifest
-from rankfold.whole_files import errors_of_the_system
-from rankfold.wrapping import unwrapped
+from rankfold.whole_files import errors_of_the_system, writing
+from rankfold.wrapping import check_values, unwrapped
 
 TENSORS_FILE = "model.safetensors"
 MANIFEST_FILE = "rankfold.json"
@@ -57,23 +58,16 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     True
     """
     folder, model = Path(path), unwrapped(model)
-    if folder.is_file():
+    if os.path.isfile(folder):  # False, unlike the method, of a name that is too long
         raise NotADirectoryError(f"{folder} is a file; give a folder, and rankfold.save makes it if it is missing")
     state = _checked_state(model, "save")
     shared = sharing(state)
     text = Manifest.of(model, shared).to_json()
     stored = {name: _own_memory(value) for name, value in state.items() if name not in shared}
     _warn_of_broken({name: value for name, value in stored.items() if isinstance(state[name], nn.Parameter)})
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as name:
-        partial = Path(name)
-        with errors_of_the_system():
-            save_file(stored, partial / TENSORS_FILE, metadata={"format": "pt", _HEADER_KEY: text})
-        (partial / MANIFEST_FILE).write_text(text, encoding="utf-8")
-        for file in (TENSORS_FILE, MANIFEST_FILE):
-            _flush(partial / file)
-        for file in (TENSORS_FILE, MANIFEST_FILE):
-            os.replace(partial / file, folder / file)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(stored, text, folder)
 
 
 def load(model: Model, path: str | os.PathLike[str], *, device: torch.device | str | None = None) -> Model:
@@ -154,11 +148,7 @@ def _checked_state(model: nn.Module, action: str) -> dict[str, Tensor]:
                 f"{name} is {type(value).__name__}, not a tensor, and rankfold never pickles; "
                 f"keep it out of the model's state, for instance in a JSON file of your own"
             )
-        if value.is_meta:
-            raise ValueError(
-                f"cannot {action} a model on the meta device: {name} has no values; "
-                f"give it some first, as model.to_empty(device='cpu') and an initialisation do"
-            )
+    check_values(state.items(), action)
     return state
 
 
@@ -170,13 +160,21 @@ def _own_memory(value: Tensor) -> Tensor:
 
 def _warn_of_broken(parameters: Mapping[str, Tensor]) -> None:
     """Name the parameters that hold NaN or infinity."""
-    # torch cannot ask that of numbers of a single byte
-    wide = {name: p if p.element_size() > 1 else p.float() for name, p in parameters.items()}
-    broken = [name for name, p in wide.items() if not bool(p.isfinite().all())]
-    if broken:
-        more = f" and {len(broken) - _DIFFERENCES_SHOWN} more" if len(broken) > _DIFFERENCES_SHOWN else ""
-        names = ", ".join(broken[:_DIFFERENCES_SHOWN]) + more
-        warnings.warn(f"saving parameters that hold NaN or infinity: {names}", stacklevel=3)
+    if broken := not_finite(parameters.items()):
+        warnings.warn(f"saving parameters that hold NaN or infinity: {first_of(broken)}", stacklevel=3)
+
+
+def _write(stored: dict[str, Tensor], text: str, folder: Path) -> None:
+    """Both files into ``folder``, which are replaced once they are complete."""
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as name:
+        partial = Path(name)
+        with errors_of_the_system():
+            save_file(stored, partial / TENSORS_FILE, metadata={"format": "pt", _HEADER_KEY: text})
+        (partial / MANIFEST_FILE).write_text(text, encoding="utf-8")
+        for file in (TENSORS_FILE, MANIFEST_FILE):
+            _flush(partial / file)
+        for file in (TENSORS_FILE, MANIFEST_FILE):
+            os.replace(partial / file, folder / file)
 
 
 def _flush(file: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Literal, final
 
 from rankfold import formats
 from rankfold.priors import LogUniform, ShrinkagePrior
-from rankfold.shapes import Folding, fold, is_positive_integer
+from rankfold.shapes import Folding, fold, is_number, is_positive_integer
 
 Inference = Literal["bayes", "map", "fixed"]
 
@@ -60,9 +60,8 @@ class TensorConfig(ABC):
             raise ValueError(f"inference must be 'bayes', 'map' or 'fixed', got {self.inference!r}")
         if not isinstance(self.prior, ShrinkagePrior):
             raise TypeError(f"prior must be rankfold.LogUniform() or rankfold.HalfCauchy(), got {self.prior!r}")
-        for name in ("init_std", "weak_std"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
+        for name, value in (("init_std", 1.0 if self.init_std is None else self.init_std), ("weak_std", self.weak_std)):
+            if not (is_number(value) and 0 < value < math.inf):
                 raise ValueError(f"{name} must be positive and finite, got {value!r}")
 
     def _check_folding(self) -> None:
@@ -71,7 +70,7 @@ class TensorConfig(ABC):
                 raise ValueError(f"{name} must be a tuple of positive integers, got {dims!r}")
         if self.order is not None and not is_positive_integer(self.order):
             raise ValueError(f"order must be a positive integer, got {self.order!r}")
-        if not 0 <= self.max_padding <= 1:
+        if not (is_number(self.max_padding) and 0 <= self.max_padding <= 1):
             raise ValueError(f"max_padding must lie between 0 and 1 (0.05 allows 5 %), got {self.max_padding!r}")
 
     def build(self, in_size: int, out_size: int, *, kernel_size: int = 1) -> formats.TensorFormat:

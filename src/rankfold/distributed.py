@@ -16,8 +16,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rankfold.bayesian_tensor import BayesianTensor
+from rankfold.bayesian_tensor import BayesianTensor, tensors_of
 from rankfold.bayesian_vector import BayesianVector
+from rankfold.wrapping import check_model
 
 if TYPE_CHECKING:  # some builds of torch have no processes
     from torch.distributed import ProcessGroup
@@ -64,6 +65,7 @@ def rewrap(model: Model) -> Model:
     >>> rewrap(model) is model
     True
     """
+    check_model(model)
     for part in list(model.modules()):
         if isinstance(part, DistributedDataParallel):
             _lay_out_again(part)
@@ -105,6 +107,7 @@ def tensorized_parameters(model: nn.Module) -> set[nn.Parameter]:
     >>> len(tensorized_parameters(model)), len(list(model.parameters()))  # the dense layer has two
     (6, 8)
     """
+    check_model(model)
     parts = (m for m in model.modules() if isinstance(m, BayesianTensor | BayesianVector))
     return {parameter for part in parts for parameter in part.parameters()}
 
@@ -118,7 +121,7 @@ def replicate_(model: nn.Module, process_group: ProcessGroup | None = None) -> N
         model = rankfold.tensorize_(make_model(), rankfold.TTM(max_rank=16))  # its own random factors
         rankfold.distributed.replicate_(model)
     """
-    lambdas = [m.variance for m in model.modules() if isinstance(m, BayesianTensor)]
+    lambdas = [tensor.variance for tensor in tensors_of(model).values()]
     for values in (*_in_order(model), *lambdas):
         dist.broadcast(values.detach(), group=process_group, group_src=0)
 

@@ -7,7 +7,7 @@ parameters. As long as all is well a snapshot is kept, to which training can ret
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, final
 
 import torch
@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rankfold.distributed import whole
+
+_NAMES_SHOWN = 3
 
 
 class NumericalFault(FloatingPointError):
@@ -59,12 +61,11 @@ class Health:
 
     def check(self, step: int) -> None:
         """Read the flag, look at all parameters, and take a snapshot or raise :class:`NumericalFault`."""
-        broken = self._broken_parameters()
+        broken = not_finite(self.model.named_parameters())
         if broken or bool(self.fault.isnan()):
-            where = ", ".join(broken[:3]) + (f" and {len(broken) - 3} more" if len(broken) > 3 else "")
             raise NumericalFault(
-                f"{where or 'the KL'} became NaN or infinite by step {step}. {self._remedy()} Then lower the learning "
-                f"rate, clip gradients, or look for bad inputs"
+                f"{first_of(broken) or 'the KL'} became NaN or infinite by step {step}. {self._remedy()} Then lower "
+                f"the learning rate, clip gradients, or look for bad inputs"
             )
         self.take_snapshot(step)
 
@@ -85,19 +86,33 @@ class Health:
         self.fault.zero_()
         return self.last_good_step
 
-    def _broken_parameters(self) -> list[str]:
-        named = [(name, p.detach()) for name, p in self.model.named_parameters() if p.is_floating_point()]
-        finite = [whole(torch.isfinite(p).all()) for _, p in named]
-        by_device: dict[torch.device, list[int]] = {}
-        for n, flag in enumerate(finite):
-            by_device.setdefault(flag.device, []).append(n)
-        broken = []
-        for indices in by_device.values():  # one read per device
-            flags = torch.stack([finite[n] for n in indices]).tolist()
-            broken += [named[n][0] for n, ok in zip(indices, flags, strict=True) if not ok]
-        return broken
-
     def _remedy(self) -> str:
         if self.last_good_step is None or not self.snapshots:
             return "There is no snapshot (snapshots=False)."
         return f"ranks.restore() returns to the good state of step {self.last_good_step}."
+
+
+def not_finite(named: Iterable[tuple[str, Tensor]]) -> list[str]:
+    """The names of all arrays that hold NaN or infinity."""
+    floats = [(name, values.detach()) for name, values in named if values.is_floating_point()]
+    # torch cannot ask that of numbers of a single byte
+    wide = [values if values.element_size() > 1 else values.float() for _, values in floats]
+    finite = [whole(torch.isfinite(values).all()) for values in wide]
+    by_device: dict[torch.device, list[int]] = {}
+    for n, flag in enumerate(finite):
+        by_device.setdefault(flag.device, []).append(n)
+    broken = []
+    for indices in by_device.values():  # one read per device
+        flags = torch.stack([finite[n] for n in indices]).tolist()
+        broken += [floats[n][0] for n, ok in zip(indices, flags, strict=True) if not ok]
+    return broken
+
+
+def first_of(names: Sequence[str]) -> str:
+    """Three names at most, and how many more there are.
+
+    >>> first_of(["a", "b", "c", "d", "e"])
+    'a, b, c and 2 more'
+    """
+    more = len(names) - _NAMES_SHOWN
+    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

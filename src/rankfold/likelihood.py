@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from rankfold.gaussian import at_least_float32
 from rankfold.posterior import sparing
-from rankfold.shapes import is_positive_integer
+from rankfold.shapes import is_number, is_positive_integer
 
 
 @final
@@ -51,7 +51,7 @@ class GaussianLikelihood(nn.Module):
         super().__init__()
         if num_outputs is not None and not is_positive_integer(num_outputs):
             raise ValueError(f"num_outputs must be a positive integer, or None for one noise, got {num_outputs!r}")
-        if not (initial_std > 0 and math.isfinite(initial_std)):
+        if not (is_number(initial_std) and 0 < initial_std < math.inf):
             raise ValueError(f"initial_std must be positive and finite, got {initial_std!r}")
         shape = () if num_outputs is None else (num_outputs,)
         dtype = at_least_float32(dtype or torch.get_default_dtype())
@@ -87,6 +87,9 @@ class GaussianLikelihood(nn.Module):
         self.log_std.copy_(0.5 * mean.clamp(min=torch.finfo(mean.dtype).tiny).log())
 
     def _check(self, prediction: Tensor, target: Tensor) -> None:
+        for name, given in (("prediction", prediction), ("target", target)):
+            if not isinstance(given, Tensor):
+                raise TypeError(f"{name} must be a tensor, got {type(given).__name__}")
         if prediction.shape != target.shape:
             raise ValueError(
                 f"prediction and target must have one shape, got {tuple(prediction.shape)} and {tuple(target.shape)}; "

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rankfold.posterior import FactorPosterior
+from rankfold.shapes import is_number
+from rankfold.wrapping import check_model, check_values
 
 
-def param_groups(model: nn.Module, lr: float = 2e-3, weight_decay: float = 0.0) -> list[dict[str, Any]]:
+def param_groups(model: nn.Module, lr: float | Tensor = 2e-3, weight_decay: float = 0.0) -> list[dict[str, Any]]:
     """Parameter groups for any ``torch.optim`` optimizer.
 
     ``weight_decay`` applies to the layers that stay dense. Factors and biases of tensorized layers
@@ -23,8 +26,10 @@ def param_groups(model: nn.Module, lr: float = 2e-3, weight_decay: float = 0.0) 
     >>> [group["weight_decay"] for group in optimizer.param_groups]
     [0.01, 0.0, 0.0]
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    check_model(model)
+    for name, value in (("lr", float(lr) if isinstance(lr, Tensor) else lr), ("weight_decay", weight_decay)):
+        if not (is_number(value) and 0 <= value < math.inf):
+            raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
     log_std = _log_std_parameters(model)
     governed = [p for m in model.modules() if isinstance(m, FactorPosterior) for p in m.mean]
     special = {id(p) for p in (*log_std, *governed)}
@@ -38,7 +43,8 @@ def param_groups(model: nn.Module, lr: float = 2e-3, weight_decay: float = 0.0) 
 
 
 def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
-    """Refuse optimizers that miss parameters of the model, or that decay log-stds."""
+    """Refuse a model without values, and optimizers that miss parameters of it or decay log-stds."""
+    check_values(model.named_parameters(), "train")
     decay = {
         id(p): group.get("weight_decay", 0.0) for o in optimizers for group in o.param_groups for p in group["params"]
     }

@@ -60,8 +60,10 @@ def predict(
             f"samples must be 0 (the posterior mean, no spread) or at least 2, got {samples!r}; "
             f"for a single draw call the model under rankfold.sampled(model)"
         )
-    if not isinstance(seed, int | None):
+    if not isinstance(seed, int | None) or isinstance(seed, bool):
         raise TypeError(f"seed must be an integer or None, got {seed!r}")
+    if transform is not None and not callable(transform):
+        raise TypeError(f"transform must be a function of the model's output, got {transform!r}")
     transform = transform or _as_tensor
     with torch.no_grad():
         if samples == 0:
@@ -147,6 +149,8 @@ def _as_tensor(output: Any) -> Tensor:
 
 
 def _precise(output: Tensor) -> Tensor:
+    if not isinstance(output, Tensor):
+        raise TypeError(f"transform must return a tensor, got {type(output).__name__}")
     return output.to(at_least_float32(output.dtype))
 
 

@@ -19,6 +19,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from rankfold.shapes import is_number
+
 # λ never falls below this: a standard deviation of 1e-8 is zero for every purpose.
 VARIANCE_FLOOR = 1e-16
 
@@ -78,7 +80,7 @@ class HalfCauchy(ShrinkagePrior):
     eta: float | None = None
 
     def __post_init__(self) -> None:
-        if self.eta is not None and not 0 < self.eta < math.inf:
+        if self.eta is not None and not (is_number(self.eta) and 0 < self.eta < math.inf):
             raise ValueError(f"eta must be positive and finite (or None for the default), got {self.eta!r}")
 
     @property

@@ -22,13 +22,14 @@ from rankfold.health import Health
 from rankfold.order import StepOrder, check_mode, warn_past_the_end
 from rankfold.parameters import check_optimizers
 from rankfold.posterior import joint_kl, joint_kl_with_gradient, sum_of
-from rankfold.pruning.cutting import PruneResult, copies_of, cut_dead_ranks, optimizers_of, same_in_copies
+from rankfold.pruning.copies import copies_of, same_in_copies
+from rankfold.pruning.cutting import PruneResult, cut_dead_ranks, optimizers_of
 from rankfold.pruning.optimizer_state import check_kind, check_state
 from rankfold.pruning.patience import RankWatch, check_saved
 from rankfold.pruning.redundancy import simplify_
-from rankfold.pruning.rules import PruningRule, default_rule
-from rankfold.schedule import Pruning, Schedule, check_positive
-from rankfold.shapes import is_positive_integer
+from rankfold.pruning.rules import PruningRule, check_rule, default_rule
+from rankfold.schedule import Pruning, Schedule
+from rankfold.shapes import check_positive, is_number, is_positive_integer
 
 if TYPE_CHECKING:  # some builds of torch have no processes
     from torch.distributed import ProcessGroup
@@ -87,11 +88,9 @@ class RankDetermination:
         snapshots: bool = True,
         process_group: ProcessGroup | None = None,
     ) -> None:
-        if not isinstance(model, nn.Module):
-            raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
         self.model = model
-        self.optimizers = optimizers_of(optimizer)
         self.tensors = tensors_of(model)
+        self.optimizers = optimizers_of(optimizer)
         if not self.tensors:
             raise ValueError("the model has no tensorized layer; call rankfold.tensorize_(model, config) first")
         _check_numbers(num_data, step_size, check_every)
@@ -102,7 +101,7 @@ class RankDetermination:
         if pruning.at:
             check_kind(self.optimizers, self._factor_parameters())
         self.rule = pruning.rule
-        self.copies = copies_of(copies)
+        self.copies = copies_of(model, copies)
         self.check_every = check_every
         self.process_group = process_group
         self.num_steps = 0
@@ -203,6 +202,7 @@ class RankDetermination:
 
     def prune(self, rule: PruningRule | None = None) -> PruneResult | None:
         """Cut the ranks that are dead right now, without waiting for a moment or for patience."""
+        check_rule(rule)
         chosen = rule or self.rule
         dead = {n: (chosen or default_rule(t)).dead(t) for n, t in self.tensors.items() if t.has_prior}
         return self._cut(dead, chosen)
@@ -295,5 +295,5 @@ def _check_numbers(num_data: int, step_size: float, check_every: int) -> None:
     if not is_positive_integer(num_data):
         raise ValueError(f"num_data must be a positive integer, the number of training examples, got {num_data!r}")
     check_positive(check_every=check_every)
-    if not 0 < step_size <= 1:
+    if not (is_number(step_size) and 0 < step_size <= 1):
         raise ValueError(f"step_size must be in (0, 1], got {step_size!r}")

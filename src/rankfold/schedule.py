@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rankfold.pruning.rules import PruningRule
-from rankfold.shapes import is_positive_integer
+from rankfold.pruning.rules import PruningRule, check_rule
+from rankfold.shapes import check_positive, is_number
 
 # β rises to so many times the KL weight, over this share of all steps,
 PRESSURE, WARMUP = 1.5, 0.3
@@ -54,10 +54,9 @@ class Pruning:
                     f"{name} must be a tuple of fractions of total_steps, such as (0.8, 1.0), got {moments!r}"
                 )
             object.__setattr__(self, name, tuple(moments))
-            if any(not 0.0 < moment <= 1.0 for moment in moments):
+            if any(not (is_number(moment) and 0.0 < moment <= 1.0) for moment in moments):
                 raise ValueError(f"{name} must hold fractions of total_steps in (0, 1], got {moments}")
-        if self.rule is not None and not isinstance(self.rule, PruningRule):
-            raise TypeError(f"rule must be a rule such as rankfold.VarianceRule(1e-5), got {self.rule!r}")
+        check_rule(self.rule)
         check_positive(checks=self.checks, patience=self.patience)
         if self.patience > self.checks:
             raise ValueError(f"patience ({self.patience}) cannot exceed the number of checks ({self.checks})")
@@ -79,14 +78,15 @@ class Schedule:
     kl_weight: float = 1.0
 
     def __post_init__(self) -> None:
-        check_positive(total_steps=self.total_steps, warmup_steps=self.warmup_steps)
+        steps = {"total_steps": self.total_steps, "warmup_steps": self.warmup_steps}
+        check_positive(**{name: count for name, count in steps.items() if count is not None})
         if self.warmup_steps is None and self.total_steps is None:
             raise ValueError("give total_steps (the warm-up is 0.3 of it), or warmup_steps")
         if not isinstance(self.pruning, Pruning):
             raise TypeError(
                 f"pruning must be a rankfold.Pruning(...), such as Pruning(at=()) to cut nothing, got {self.pruning!r}"
             )
-        if not 0 <= self.kl_weight < math.inf:
+        if not (is_number(self.kl_weight) and 0 <= self.kl_weight < math.inf):
             raise ValueError(f"kl_weight must be at least 0 and finite, got {self.kl_weight!r}")
         if self.total_steps is None:
             return
@@ -137,10 +137,3 @@ class Schedule:
 
     def _moments(self, shares: tuple[float, ...]) -> set[int]:
         return {round(share * self.total_steps) for share in shares} if self.total_steps else set()
-
-
-def check_positive(**numbers: int | None) -> None:
-    """Refuse options that are neither positive integers nor left out."""
-    for name, value in numbers.items():
-        if value is not None and not is_positive_integer(value):
-            raise ValueError(f"{name} must be a positive integer, got {value!r}")

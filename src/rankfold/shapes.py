@@ -9,6 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from numbers import Real
+from typing import TypeGuard
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -78,6 +80,18 @@ class Folding:
 def is_positive_integer(value: object) -> bool:
     """Whether ``value`` is an integer of at least 1; ``True`` is not."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def check_positive(**numbers: object) -> None:
+    """Refuse what is no positive integer, by its name."""
+    for name, value in numbers.items():
+        if not is_positive_integer(value):
+            raise ValueError(f"{name} must be a positive integer, got {value!r}")
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether ``value`` is a plain number; NaN and infinity are, a tensor is not."""
+    return isinstance(value, Real)
 
 
 def fold(size: int, order: int, max_padding: float = 0.05, dims: Sequence[int] | None = None) -> Folding:

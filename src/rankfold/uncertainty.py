@@ -140,8 +140,9 @@ def calibration_bins(probabilities: Tensor, labels: Tensor) -> Bins:
     >>> calibration_bins(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 0])).count[12:14]
     [1, 1]
     """
-    confidence, guess = probabilities.detach().cpu().double().max(1)
-    right = (guess == labels.cpu()).double()
+    p, y = _checked(probabilities, labels)
+    confidence, guess = p.max(1)
+    right = (guess == y).double()
     index = (confidence * NUM_BINS).long().clamp(max=NUM_BINS - 1)  # the last bin includes 1
     counts = torch.bincount(index, minlength=NUM_BINS)
     sums = (torch.zeros(NUM_BINS, dtype=torch.float64).index_add_(0, index, values) for values in (confidence, right))
@@ -216,6 +217,9 @@ def predictive_statistics(
         raise ValueError(f"samples must be a positive integer, or 0 for the posterior mean, got {samples!r}")
     if not is_positive_integer(batch_size):
         raise ValueError(f"batch_size must be a positive integer, got {batch_size!r}")
+    if not inputs or not all(isinstance(x, Tensor) and x.dim() and len(x) == len(inputs[0]) for x in inputs):
+        given = [tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__ for x in inputs]
+        raise ValueError(f"inputs must be tensors (N, *) with one N, got {given}")
     batches = list(zip(*(x.split(batch_size) for x in inputs), strict=True))
     if samples and bn_batches is not None:  # it takes long to prepare a draw, so each sees all examples
         prepared = draws(model, samples, bn_batches)
@@ -252,6 +256,9 @@ def _probabilities(model: Callable[..., Any], batch: tuple[Tensor, ...]) -> Tens
 
 def _checked(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Probabilities in float64 and labels in int64, both on the CPU."""
+    for name, given in (("probabilities", probabilities), ("labels", labels)):
+        if not isinstance(given, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(given).__name__}")
     if probabilities.dim() != 2 or labels.shape != probabilities.shape[:1] or not labels.numel():
         raise ValueError(
             f"expected probabilities (N, C) and labels (N,) with N at least 1, got {tuple(probabilities.shape)} "
@@ -266,6 +273,8 @@ def _checked(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _check_scores(name: str, scores: Tensor) -> None:
+    if not isinstance(scores, Tensor):
+        raise TypeError(f"{name} must be a tensor of scores, got {type(scores).__name__}")
     if scores.dim() != 1 or not scores.numel() or scores.isnan().any():
         raise ValueError(
             f"{name} must hold at least one score, in one dimension, and no NaN, got shape {tuple(scores.shape)}"

@@ -2,13 +2,53 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from safetensors import SafetensorError
+
+_REMEDIES = {
+    errno.ENOSPC: "free some space there",
+    errno.EDQUOT: "free some space there",
+    errno.EISDIR: "it is a folder: name a file in it",
+}
+
+
+class NotWritten(OSError):
+    """A file or folder that cannot be written, in words; ``errno`` and ``strerror`` are what the system says.
+
+    >>> print(NotWritten(errno.ENOSPC, "No space left on device", "model.onnx"))
+    model.onnx cannot be written (No space left on device); free some space there
+    """
+
+    def __str__(self) -> str:
+        remedy = _REMEDIES.get(self.errno or 0, "choose another place")
+        return f"{self.filename} cannot be written ({self.strerror}); {remedy}"
+
+
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """Within this context an error of the file system names ``place``, whichever file beside or in it has failed."""
+    try:
+        yield
+    except OSError as error:
+        raise NotWritten(error.errno, error.strerror or str(error), str(place)) from error
+
+
+def check_writable(file: Path) -> None:
+    """Refuse, before anything is computed, a file that cannot be written; nothing is made yet."""
+    with writing(file):
+        if file.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        nearest = next(folder for folder in file.absolute().parents if folder.exists())
+        nearest.mkdir(exist_ok=True)  # fails of a file, in the words of making the folder
+        with TemporaryFile(dir=nearest):
+            pass
 
 
 @contextmanager
@@ -24,13 +64,14 @@ def whole_file(file: Path) -> Iterator[Path]:
     ...     os.listdir(folder)
     ['page.html']
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f".{os.getpid()}.{file.name}")  # the ending stays: it says what is to be written
-    try:
-        yield partial
-        os.replace(partial, file)
-    finally:
-        partial.unlink(missing_ok=True)
+    with writing(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield partial
+            os.replace(partial, file)
+        finally:
+            partial.unlink(missing_ok=True)
 
 
 def write_whole(file: Path, text: str) -> None:

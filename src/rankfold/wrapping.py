@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
-from torch import nn
+from collections.abc import Iterable
+
+from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 
 _COMPILED = "_orig_mod"  # where the module that torch.compile returns keeps the one it was given
+
+
+def check_model(model: object) -> None:
+    """Refuse what is no module: a path, a ``state_dict()``, a list of layers."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+
+
+def check_values(named: Iterable[tuple[str, Tensor]], action: str) -> None:
+    """Refuse parameters and buffers without values."""
+    for name, value in named:
+        if value.is_meta:
+            raise ValueError(
+                f"cannot {action} a model on the meta device: {name} has no values; "
+                f"give it some first, as model.to_empty(device='cpu') and an initialisation do"
+            )
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -19,6 +37,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
     >>> unwrapped(nn.DataParallel(model)) is unwrapped(model) is model
     True
     """
+    check_model(model)
     while True:
         if isinstance(model, DataParallel | DistributedDataParallel):
             model = model.module

@@ -53,7 +53,8 @@ def test_what_was_measured_is_every_byte_of_the_gradients():
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
-        ("--json", "nowhere/x.json", "cannot write"),
+        ("--json", "unmarked.md/x.json", "cannot be written (File exists); choose another place"),
+        ("--json", "/proc/x", "cannot be written"),
         ("--json", ".", "is a folder"),
         ("--page", "nowhere.md", "cannot read"),
         ("--page", "unmarked.md", "has no section"),

@@ -145,6 +145,22 @@ def test_it_logs_and_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path):
         again.train(resume_from_checkpoint=True)
 
 
+def test_without_the_wrapper_of_half_precision_a_loaded_model_is_exactly_the_trained_one(tmp_path):
+    """As the page says: Accelerate leaves autocast in the model's ``forward``."""
+    from rankfold.integrations.transformers import RankDeterminationCallback
+
+    model = make_model()
+    trainer = make_trainer(model, RankDeterminationCallback(), tmp_path, max_steps=2, bf16=True)
+    trainer.train()
+    rf.save(model, tmp_path / "model")
+    words, loaded = Sentences().words[:4], rf.load(make_model(), tmp_path / "model").eval()
+    with torch.no_grad():
+        expected = loaded(words).logits
+        assert not torch.equal(model.eval()(words).logits, expected)
+        plain = trainer.accelerator.unwrap_model(model, keep_fp32_wrapper=False)
+        assert torch.equal(plain(words).logits, expected)
+
+
 def test_the_kl_counts_once_under_a_grad_scaler():
     """Gradients scaled by 2¹⁰ and unscaled again are those without a scaler."""
     model = rf.Linear(12, 5, config=rf.CP(4, inference="map"))

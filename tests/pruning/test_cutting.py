@@ -14,7 +14,7 @@ from torch.optim.swa_utils import AveragedModel
 
 import rankfold as rf
 from rankfold.config import TensorConfig
-from rankfold.pruning.cutting import copies_of, cut_dead_ranks
+from rankfold.pruning.cutting import cut_dead_ranks
 
 CONFIGS: list[TensorConfig] = [
     rf.CP(4, in_dims=(3, 4), out_dims=(5,)),
@@ -214,21 +214,12 @@ def test_an_averaged_copy_is_cut_too() -> None:
     average.update_parameters(model)
 
 
-def test_copies_are_one_model_or_several() -> None:
-    model = nn.Sequential(make_layer(CONFIGS[0]))
-    average = AveragedModel(model)
-    assert copies_of(average) == copies_of([average]) == (average,)
-    assert copies_of(model) == (model,)  # not its layers
-    with pytest.raises(TypeError, match=r"copies must be averaged copies of the model, got 'a'"):
-        copies_of(["a"])
-
-
 def test_an_averaged_copy_with_other_shapes_is_refused() -> None:
     model = nn.Sequential(make_layer(CONFIGS[0]))
     average = AveragedModel(model)
     dead = {"0.tensor": [torch.tensor([False, True, True, True])]}
     cut_dead_ranks(model, dead)
-    with pytest.raises(ValueError, match=r"averaged copy does not match the model at 0.tensor: it has ranks \[4\]"):
+    with pytest.raises(ValueError, match=r"averaged copy does not match the model at 0.tensor: .*ranks \[4\], the"):
         cut_dead_ranks(model, {"0.tensor": [torch.tensor([True])]}, copies=[average])
 
 

@@ -27,6 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from rankfold.config import TTM
 from rankfold.experiments.tables import Grid, render, with_section, write_between_markers
 from rankfold.surgery.tensorize import tensorize_
+from rankfold.whole_files import check_writable, write_whole
 
 # The five large tables of the paper's DLRM, 4,248,739,968 parameters.
 ROWS = (10_131_227, 2_202_608, 8_351_593, 5_461_306, 7_046_547)
@@ -207,7 +208,7 @@ def main() -> None:
         measured = json.loads(Path(folder, "0").read_text(encoding="utf-8"))
     figures = record(measured)
     if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+        write_whole(options.json, json.dumps(figures, indent=2) + "\n")
     if options.page is not None:
         write_between_markers(options.page, "allreduce", page_section(figures))
     if options.json is None and options.page is None:
@@ -216,10 +217,11 @@ def main() -> None:
 
 def _complaint(json_file: Path | None, page: Path | None) -> str | None:
     """Why the figures could not be written in the end, so that nobody measures in vain."""
-    if json_file is not None and json_file.is_dir():
-        return f"--json must be a file, and {json_file} is a folder"
-    if json_file is not None and not os.access(json_file if json_file.exists() else json_file.parent, os.W_OK):
-        return f"--json: cannot write {json_file}; is there a folder {json_file.parent} that you may write to?"
+    if json_file is not None:
+        try:
+            check_writable(json_file)
+        except OSError as error:
+            return f"--json: {error}"
     if page is None:
         return None
     try:

@@ -17,9 +17,9 @@ from torch.utils import _pytree as pytree
 
 from rankfold.export.int8 import round_, store_bytes_
 from rankfold.export.layouts import Layout
-from rankfold.export.posterior_mean import posterior_mean_copy
-from rankfold.export.program import BATCH, ExportError, Inputs, checked_inputs, resized, silence, trace
-from rankfold.whole_files import whole_file
+from rankfold.export.posterior_mean import ExportError, posterior_mean_copy
+from rankfold.export.program import BATCH, Inputs, checked_inputs, resized, silence, trace
+from rankfold.whole_files import check_writable, whole_file
 
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 # Outputs of onnxruntime and torch may differ by this share of the largest output.
@@ -87,6 +87,7 @@ def export_onnx(
     if quantize not in (None, "int8"):
         raise ValueError(f"quantize must be None or 'int8', got {quantize!r}")
     inputs, target = checked_inputs(example_inputs), Path(path)
+    check_writable(target)
     mean = posterior_mean_copy(model, layout)
     _check_size(mean)
     exact = _outputs(mean, inputs)
@@ -196,6 +197,11 @@ def _difference(session: Any, mean: nn.Module, inputs: Sequence[Tensor]) -> floa
         raise ExportError(
             f"onnxruntime gives outputs of shape {[tuple(y.shape) for y in found]} for a batch of "
             f"{inputs[0].shape[0]}, the model {[tuple(y.shape) for y in expected]}; nothing was written"
+        )
+    if not all(bool(y.isfinite().all()) for y in expected):
+        raise ExportError(
+            "the model gives NaN or infinity for the example, so that nothing can be compared; nothing was written. "
+            "Give an example_inputs as in training, and look for NaN in the model's buffers"
         )
     share = max(
         (float((a - b).abs().max() / b.abs().max().clamp(min=1e-12)) for a, b in _numbers(found, expected)), default=0.0

@@ -9,9 +9,14 @@ from torch import Tensor, nn
 from rankfold.bayesian_tensor import BayesianTensor
 from rankfold.bayesian_vector import BayesianVector
 from rankfold.export.layouts import Layout, laid_out
+from rankfold.health import first_of, not_finite
 from rankfold.layers import Embedding, EmbeddingBag
 from rankfold.posterior import PointPosterior
-from rankfold.wrapping import unwrapped
+from rankfold.wrapping import check_values, unwrapped
+
+
+class ExportError(RuntimeError):
+    """A model that cannot be exported, or a file that does not compute what the model does."""
 
 
 def posterior_mean_copy(model: nn.Module, layout: Layout = "factors") -> nn.Module:
@@ -20,14 +25,26 @@ def posterior_mean_copy(model: nn.Module, layout: Layout = "factors") -> nn.Modu
     Args:
         layout: how the weights are held.
     """
-    copied = laid_out(unwrapped(model), layout).cpu().eval().requires_grad_(False)
+    model = unwrapped(model)
+    check_values(model.named_parameters(), "export")
+    copied = laid_out(model, layout).cpu().eval().requires_grad_(False)
     for module in list(copied.modules()):
         if isinstance(module, BayesianTensor):
             module.factors = PointPosterior(module.factors.mean)
             del module.variance, module.count
         elif isinstance(module, BayesianVector):
             module.entries = PointPosterior(module.entries.mean)
+    _check_finite(copied)
     return _with_plain_lookups(copied)
+
+
+def _check_finite(mean: nn.Module) -> None:
+    """Refuse a model that training has broken; a buffer may hold what it likes, such as a mask of -inf."""
+    if broken := not_finite(mean.named_parameters()):
+        raise ExportError(
+            f"nothing was exported: the model holds NaN or infinity in {first_of(broken)}. Load an earlier "
+            f"checkpoint, or go back with ranks.restore() and train on with a lower learning rate or clipped gradients"
+        )
 
 
 class Rows(nn.Module):

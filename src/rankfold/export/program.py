@@ -13,14 +13,10 @@ from torch.export import Dim, ExportedProgram, ShapesCollection
 
 from rankfold.bayesian_tensor import tensors_of
 from rankfold.export.layouts import Layout
-from rankfold.export.posterior_mean import posterior_mean_copy
+from rankfold.export.posterior_mean import ExportError, posterior_mean_copy
 
 BATCH = "batch"
 Inputs = Tensor | Sequence[Tensor]
-
-
-class ExportError(RuntimeError):
-    """A model that cannot be exported, or a file that does not compute what the model does."""
 
 
 def export_program(model: nn.Module, example_inputs: Inputs, *, layout: Layout = "factors") -> ExportedProgram:
@@ -65,6 +61,8 @@ def trace(mean: nn.Module, inputs: tuple[Tensor, ...]) -> ExportedProgram:
 
 def checked_inputs(example_inputs: Inputs) -> tuple[Tensor, ...]:
     """The inputs as a tuple, on the CPU, all with one batch size."""
+    if not isinstance(example_inputs, Tensor | Sequence):
+        raise TypeError(f"example_inputs must be a tensor or several, got {type(example_inputs).__name__}")
     inputs = (example_inputs,) if isinstance(example_inputs, Tensor) else tuple(example_inputs)
     for value in inputs:
         if not isinstance(value, Tensor):

@@ -212,6 +212,9 @@ class TensorFormat(ABC):
         expected = (self.inputs.size, self.outputs.size)
         if tuple(matrix.shape) != expected:
             raise ValueError(f"the matrix to decompose must have shape {expected}, got {tuple(matrix.shape)}")
+        if matrix.is_meta or not all(bool(extreme.isfinite()) for extreme in matrix.aminmax()):  # without a copy
+            held = "has no values, on the meta device" if matrix.is_meta else "holds NaN or infinity"
+            raise ValueError(f"the weight to start from {held}; load a good one, or start from random factors")
         if matrix.numel() > LARGEST_COPY and self.train_pairs is not None:
             cores = blockwise_tt_svd(matrix.detach(), self.inputs, self.train_pairs, self.ranks)
             shaped = [core.reshape(shape) for core, shape in zip(cores, self.factor_shapes, strict=True)]

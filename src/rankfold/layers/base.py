@@ -16,6 +16,7 @@ from rankfold.bayesian_tensor import BayesianTensor, describe
 from rankfold.bayesian_vector import BayesianVector
 from rankfold.config import TensorConfig, check_config
 from rankfold.posterior import INITIAL_STD_RATIO
+from rankfold.wrapping import check_model
 
 
 class DenseTwin(nn.Module, ABC):
@@ -82,6 +83,14 @@ def wrong_layer(dense: object, expected: str) -> TypeError:
     )
 
 
+def check_input(x: object) -> None:
+    """Refuse an input that is no tensor, or holds integers: those are for embeddings."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"expected a tensor as input, got {type(x).__name__}")
+    if not x.is_floating_point():
+        raise TypeError(f"expected floating-point numbers as input, got {x.dtype}; convert them with .float()")
+
+
 def uniform_std(fan_in: int) -> float:
     """Standard deviation of torch.nn's default weights, uniform on ±1/√fan_in."""
     return 1.0 / math.sqrt(3.0 * fan_in)
@@ -113,6 +122,8 @@ def like_dense(config: TensorConfig, weight: Tensor, default_std: float) -> Tens
 @contextmanager
 def posterior_mean(*modules: nn.Module) -> Iterator[None]:
     """Within this context the modules and all below them are in eval mode, so weights are their means."""
+    for module in modules:
+        check_model(module)
     training = {m: m.training for module in modules for m in module.modules()}
     for module in modules:
         module.eval()

@@ -15,6 +15,7 @@ from rankfold.config import TensorConfig, check_config
 from rankfold.convolution import build_kernels, chain_is_cheaper, stages
 from rankfold.layers.base import (
     TensorizedLayer,
+    check_input,
     copy_bias_,
     like_dense,
     make_bias,
@@ -23,6 +24,7 @@ from rankfold.layers.base import (
     uniform_std,
     wrong_layer,
 )
+from rankfold.shapes import check_positive
 
 Size = int | tuple[int, ...]
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
@@ -59,6 +61,10 @@ class _Convolution(TensorizedLayer):
     ) -> None:
         super().__init__()
         check_config(config)
+        check_positive(in_channels=in_channels, out_channels=out_channels, groups=groups)
+        self._check_sizes(1, kernel_size=kernel_size, stride=stride, dilation=dilation)
+        if not isinstance(padding, str):
+            self._check_sizes(0, padding=padding)
         # a torch.nn layer without storage checks the arguments and gives every size its tuple
         dense = _DENSE[self.dimensions](
             in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, "meta"
@@ -84,7 +90,17 @@ class _Convolution(TensorizedLayer):
         )
         self.bias_vector = make_bias(out_channels, fan_in, config, device, dtype) if bias else None
 
+    def _check_sizes(self, smallest: int, **sizes: object) -> None:
+        """Refuse what is neither one integer nor one for every spatial dimension."""
+        for name, size in sizes.items():
+            entries = tuple(size) if isinstance(size, tuple | list) else (size,) * self.dimensions
+            if len(entries) != self.dimensions or not all(isinstance(n, int) and n >= smallest for n in entries):
+                raise ValueError(
+                    f"{name} must be an integer of at least {smallest}, or {self.dimensions} of them, got {size!r}"
+                )
+
     def forward(self, x: Tensor) -> Tensor:
+        check_input(x)
         padding = self.padding
         if self.padding_mode != "zeros":
             x, padding = F.pad(x, self._edges(), mode=self.padding_mode), "valid"

@@ -14,6 +14,7 @@ from rankfold.config import TensorConfig, check_config
 from rankfold.layers.bags import pooled_rows
 from rankfold.layers.base import TensorizedLayer, like_dense, posterior_mean, real_device, wrong_layer
 from rankfold.layers.row_checks import check_index, check_mode, positive_row, refuse_row_options
+from rankfold.shapes import check_positive
 
 # Standard deviation of torch.nn's default embeddings.
 _DEFAULT_STD = 1.0
@@ -36,6 +37,7 @@ class _Table(TensorizedLayer):
     ) -> None:
         super().__init__()
         check_config(config)
+        check_positive(num_embeddings=num_embeddings, embedding_dim=embedding_dim)
         self.num_embeddings = num_embeddings
         self.embedding_dim = embedding_dim
         self.padding_idx = positive_row(padding_idx, num_embeddings)

@@ -11,6 +11,7 @@ from rankfold.bayesian_tensor import BayesianTensor
 from rankfold.config import TensorConfig, check_config
 from rankfold.layers.base import (
     TensorizedLayer,
+    check_input,
     copy_bias_,
     like_dense,
     make_bias,
@@ -19,6 +20,7 @@ from rankfold.layers.base import (
     uniform_std,
     wrong_layer,
 )
+from rankfold.shapes import check_positive
 
 # Standard deviation of the default weights of transformers' Conv1D.
 _CONV1D_STD = 0.02
@@ -56,6 +58,7 @@ class Linear(TensorizedLayer):
     ) -> None:
         super().__init__()
         check_config(config)
+        check_positive(in_features=in_features, out_features=out_features)
         self.in_features = in_features
         self.out_features = out_features
         self.config = config
@@ -68,7 +71,8 @@ class Linear(TensorizedLayer):
         self.bias_vector = make_bias(out_features, in_features, config, device, dtype) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.shape[-1] != self.in_features:
+        check_input(x)
+        if x.dim() == 0 or x.shape[-1] != self.in_features:
             raise ValueError(
                 f"expected {self.in_features} input features in the last dimension, got shape {tuple(x.shape)}"
             )

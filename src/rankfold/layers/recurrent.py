@@ -15,6 +15,7 @@ from rankfold.bayesian_vector import BayesianVector
 from rankfold.config import TensorConfig
 from rankfold.layers.base import (
     DenseTwin,
+    check_input,
     copy_bias_,
     like_dense,
     make_bias,
@@ -116,6 +117,7 @@ class Recurrent(DenseTwin):
         states: States | None = (hx,) if isinstance(hx, Tensor) else hx
         if isinstance(input, PackedSequence):
             return self._forward_packed(input, states)
+        check_input(input)
         if input.dim() not in (2, 3) or input.shape[-1] != self.input_size:
             raise ValueError(
                 f"expected input of shape (*, *, {self.input_size}), or (*, {self.input_size}) without a batch, "

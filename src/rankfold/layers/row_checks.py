@@ -12,10 +12,10 @@ def positive_row(padding_idx: int | None, num_embeddings: int) -> int | None:
     """A padding index as torch.nn reads it: negative ones count from the end."""
     if padding_idx is None:
         return None
-    if not -num_embeddings <= padding_idx < num_embeddings:
+    if not isinstance(padding_idx, int) or not -num_embeddings <= padding_idx < num_embeddings:
         raise ValueError(
             f"padding_idx must lie between {-num_embeddings} and {num_embeddings - 1} "
-            f"for {num_embeddings} embeddings, got {padding_idx}"
+            f"for {num_embeddings} embeddings, got {padding_idx!r}"
         )
     return padding_idx % num_embeddings
 
@@ -51,6 +51,8 @@ def check_index(index: Tensor, size: int) -> None:
 
     On an accelerator, and in compiled code, the check runs on the device and does not wait for it.
     """
+    if not isinstance(index, Tensor):
+        raise TypeError(f"indices must be a tensor of int32 or int64, got {type(index).__name__}")
     if index.dtype not in (torch.int32, torch.int64):
         raise TypeError(f"indices must be int32 or int64, got {index.dtype}")
     valid = f"valid indices are 0 to {size - 1}"

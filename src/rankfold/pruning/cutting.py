@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rankfold.bayesian_tensor import BayesianTensor, replace_data, tensors_of
+from rankfold.pruning.copies import copies_of, same_in_copies
 from rankfold.pruning.optimizer_state import check_state, cut_state
-from rankfold.pruning.rules import PruningRule, default_rule
+from rankfold.pruning.rules import PruningRule, check_rule, default_rule
 
 
 class RankCollapseWarning(UserWarning):
@@ -71,7 +72,7 @@ def prune_(
     optimizer: Optimizer | Sequence[Optimizer] = (),
     *,
     rule: PruningRule | None = None,
-    copies: Sequence[nn.Module] = (),
+    copies: nn.Module | Sequence[nn.Module] = (),
 ) -> PruneResult | None:
     """Cut the ranks that are dead now out of ``model``, in place.
 
@@ -82,7 +83,7 @@ def prune_(
         optimizer: the optimizer or optimizers whose state is to be cut as well.
         rule: which ranks are dead; by default the information rule for Bayesian factors and the
             norm rule for MAP.
-        copies: averaged copies of the model (EMA) that are to be cut in the same way.
+        copies: an averaged copy of the model (EMA), or several, to be cut in the same way.
 
     Returns:
         What was cut, or ``None`` if nothing was.
@@ -93,12 +94,13 @@ def prune_(
     >>> prune_(layer, rule=rf.RelativeNormRule()).tensors[0].ranks_after
     (2,)
     """
+    check_rule(rule)
     dead = {
         name: (rule or default_rule(tensor)).dead(tensor)
         for name, tensor in tensors_of(model).items()
         if tensor.has_prior
     }
-    return cut_dead_ranks(model, dead, optimizers_of(optimizer), copies=copies, rule=rule)
+    return cut_dead_ranks(model, dead, optimizers_of(optimizer), copies=copies_of(model, copies), rule=rule)
 
 
 def cut_dead_ranks(
@@ -200,31 +202,6 @@ def _refuse_stale_gradients(parameter: nn.Parameter) -> None:
 
     check.__torch_unserializable__ = True  # type: ignore[attr-defined]  # saving the model needs no hook
     parameter.register_hook(check)
-
-
-def copies_of(copies: nn.Module | Sequence[nn.Module]) -> tuple[nn.Module, ...]:
-    """One averaged copy or several, as a tuple."""
-    several = (copies,) if isinstance(copies, nn.Module) else tuple(copies)
-    for copy in several:
-        if not isinstance(copy, nn.Module):
-            raise TypeError(f"copies must be averaged copies of the model, got {copy!r} among them")
-    return several
-
-
-def same_in_copies(name: str, tensor: BayesianTensor, copies: Sequence[nn.Module]) -> list[BayesianTensor]:
-    """The tensor of that name in every averaged copy, which may be wrapped (``AveragedModel``)."""
-    found = []
-    for copy in copies:
-        others = tensors_of(copy)
-        other = others.get(name) or others.get(f"module.{name}")
-        if other is None or other.format != tensor.format:
-            ranks = "no such tensor" if other is None else f"ranks {list(other.format.ranks)}"
-            raise ValueError(
-                f"the averaged copy does not match the model at {name}: it has {ranks}, the model ranks "
-                f"{list(tensor.format.ranks)}; make the copy anew with copy.deepcopy(model)"
-            )
-        found.append(other)
-    return found
 
 
 def _parameters(tensor: BayesianTensor) -> list[nn.Parameter]:

@@ -73,6 +73,8 @@ def check_saved(state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     if not isinstance(state, Mapping) or state.keys() != own.keys():
         found = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
         raise ValueError(f"expected what ranks.state_dict() returns, with {sorted(own)}, got {found}")
+    if not isinstance(state["num_steps"], int) or state["num_steps"] < 0:
+        raise ValueError(f"num_steps of the saved state must be 0 or a positive integer, got {state['num_steps']!r}")
     strangers = sorted(state["streaks"].keys() ^ own["streaks"].keys())
     if strangers:
         raise ValueError(f"the saved state is of another model: {strangers[0]} is in only one of the two")

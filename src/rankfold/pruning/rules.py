@@ -152,6 +152,12 @@ def _check_limits(**limits: float) -> None:
             raise ValueError(f"{name} must be positive, got {value!r}")
 
 
+def check_rule(rule: object) -> None:
+    """Refuse what is no rule; ``None`` stands for the default one."""
+    if rule is not None and not isinstance(rule, PruningRule):
+        raise TypeError(f"rule must be a rule such as rankfold.VarianceRule(1e-5), got {rule!r}")
+
+
 def default_rule(tensor: BayesianTensor) -> PruningRule:
     """The information rule for Gaussian factors, the norm rule for points."""
     return InformationRule() if tensor.inference == "bayes" else RelativeNormRule()

@@ -20,6 +20,7 @@ from rankfold.surgery.dense_layers import (
     is_unsupported,
     own_forward,
 )
+from rankfold.wrapping import check_model
 
 LayerFilter = Callable[[nn.Module, str], bool] | type[nn.Module] | str | Sequence[str | type[nn.Module]]
 Overrides = Mapping[str, TensorConfig | None]
@@ -107,12 +108,13 @@ def _matches(layer: DenseLayer, wanted: str | type[nn.Module]) -> bool:
 
 
 def _check_arguments(model: nn.Module, config: object, overrides: Overrides | None) -> None:
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    check_model(model)
     if isinstance(model, DenseTwin):
         raise ValueError(f"the model is a {type(model).__name__} of rankfold already; there is nothing to tensorize")
     if isinstance(model, nn.parallel.DistributedDataParallel):
         raise ValueError("tensorize the model before wrapping it in DistributedDataParallel, which tracks parameters")
+    if not isinstance(overrides, Mapping | None):
+        raise TypeError(f"overrides must be a dictionary of layer names and configs, got {overrides!r}")
     if config is None and not overrides:
         raise ValueError("config is None; give one, such as rankfold.TTM(max_rank=20), or name layers in overrides")
     for given in (config, *(overrides or {}).values()):

@@ -18,6 +18,7 @@ from rankfold.surgery.dense_layers import SUPPORTED, tensorized_names
 from rankfold.surgery.materialize import stand_ins, take_over_
 from rankfold.surgery.selection import LayerFilter, Overrides
 from rankfold.surgery.tying import declare_ties, holders
+from rankfold.wrapping import check_model
 
 Progress = Callable[[str, int, int], None]
 
@@ -91,8 +92,7 @@ def to_dense(model: nn.Module) -> nn.Module:
       (0): Linear(in_features=784, out_features=512, bias=True)
     )
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    check_model(model)
     copied = copy.deepcopy(model)
     layers = [module for module in copied.modules() if isinstance(module, DenseTwin)]
     pairs = [(layer, _plain_layer(layer)) for layer in layers]

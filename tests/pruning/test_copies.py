@@ -1,0 +1,107 @@
+"""Averaged copies: which are taken, which are refused and in what words, and that they follow every cut."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+import rankfold as rf
+from rankfold.pruning.copies import copies_of, same_in_copies
+
+CONFIG = rf.CP(4)
+
+
+def make(config: rf.TensorConfig = CONFIG, width: int = 5) -> nn.Sequential:
+    return nn.Sequential(rf.Linear(12, width, config=config), nn.ReLU(), rf.Linear(width, 2, config=rf.CP(2)))
+
+
+def determination(model: nn.Module, copies: object) -> rf.RankDetermination:
+    optimizer = torch.optim.Adam(rf.param_groups(model))
+    return rf.RankDetermination(model, optimizer, num_data=10, total_steps=10, copies=copies)
+
+
+def test_one_copy_or_several() -> None:
+    model = make()
+    average = AveragedModel(model)
+    assert copies_of(model, average) == copies_of(model, [average]) == (average,)
+    assert copies_of(model, copy.deepcopy(model))[0][0].tensor is not model[0].tensor  # one model, not its layers
+    assert copies_of(model, ()) == ()
+
+
+@pytest.mark.parametrize(
+    ("make_copies", "got"),
+    [
+        (lambda _: None, "got None"),
+        (lambda _: "ema", "got 'ema'"),
+        (lambda _: ["a"], "got 'a' among them"),
+        (lambda _: [None], "got None among them"),
+        (lambda model: model.state_dict(), r"a dictionary, as of a state_dict\(\)"),
+        (lambda model: [model.state_dict()], r"a state_dict\(\) among them"),
+        (lambda _: 3, "got 3"),
+    ],
+)
+def test_what_is_no_copy_is_named(make_copies, got) -> None:
+    model = make()
+    message = rf"copies must be an averaged copy of the model or a list.*{got}.*; make the copy with copy\.deepcopy"
+    with pytest.raises(TypeError, match=rf"(?s){message}"):
+        determination(model, make_copies(model))
+    with pytest.raises(TypeError, match=rf"(?s){message}"):
+        rf.prune_(model, copies=make_copies(model))
+
+
+@pytest.mark.parametrize(
+    "make_copies",
+    [
+        lambda model: model,
+        lambda model: [nn.DataParallel(model)],
+        lambda model: copy.copy(model),
+        lambda model: [AveragedModel(model), model],
+    ],
+    ids=["itself", "wrapped", "shallow", "among others"],
+)
+def test_the_model_itself_is_no_copy(make_copies) -> None:
+    model = make()
+    with pytest.raises(ValueError, match=r"must have factors of its own, and .*0\.tensor is of the model itself"):
+        determination(model, make_copies(model))
+
+
+def test_a_copy_is_named_once() -> None:
+    model = make()
+    average = AveragedModel(model)
+    with pytest.raises(ValueError, match=r"copies\[1\] must .*module\.0\.tensor is that of copies\[0\] too"):
+        determination(model, [average, average])
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (lambda: make(rf.TT(4)), r"at 0\.tensor: it has TT .*, the model CP "),
+        (lambda: make(width=6), r"at 0\.tensor: it has .* x \[6\].*, the model .* x \[5\]"),
+        (lambda: make()[:1], r"at 2\.tensor: it has no such tensor"),
+        (lambda: nn.Linear(12, 5), r"at 0\.tensor: it has no such tensor"),
+    ],
+    ids=["format", "size", "missing", "dense"],
+)
+def test_another_architecture_is_refused_at_once_and_by_name(other, message) -> None:
+    with pytest.raises(ValueError, match=f"averaged copy does not match the model {message}"):
+        determination(make(), other())
+
+
+def test_other_ranks_may_still_be_loaded_before_the_first_cut() -> None:
+    model, average = make(), make(rf.CP(3))
+    ranks = determination(model, average)
+    with pytest.raises(ValueError, match=r"at 0\.tensor: .*ranks \[3\], the model .*ranks \[4\]"):
+        same_in_copies("0.tensor", model[0].tensor, ranks.copies)
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, lambda m: torch.compile(m, backend="eager")])
+def test_model_and_copy_may_be_wrapped_differently(wrap) -> None:
+    model = make()
+    average = copy.deepcopy(model)
+    with torch.no_grad():
+        model[0].tensor.factors.mean[0][:, 1] = 0.0
+    assert rf.prune_(wrap(model), rule=rf.RelativeNormRule(), copies=average) is not None
+    assert average[0].tensor.format == model[0].tensor.format
+    assert model[0].tensor.format.ranks == (3,)
