@@ -18,7 +18,7 @@ from rankfold.architecture import Architecture
 from rankfold.checkpoint import save
 from rankfold.cli.demo_plot import plot_ranks
 from rankfold.cli.demo_screen import progress_lines, result_table, screen
-from rankfold.cli.stopping import exit_code, stop_requests
+from rankfold.cli.stopping import above_cursor, exit_code, stop_requests
 from rankfold.cli.writing import check_folder, writing
 from rankfold.data.digits import Digits, load_digits
 from rankfold.demo import DemoRun, FormatName, PriorName, Settings, accuracy, classifier, train_dense
@@ -111,7 +111,7 @@ def _train(run: DemoRun, console: Console, quiet: bool, as_json: bool) -> list[i
             if as_json and not quiet:
                 _say({"event": "epoch", **asdict(snapshot)})
             if live:
-                display.update(screen(run), refresh=True)
+                display.update(above_cursor(screen(run)), refresh=True)
             elif not quiet and snapshot.epoch % every == 0:
                 console.print(progress_lines(run))
             if requests:

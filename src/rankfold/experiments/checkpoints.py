@@ -59,6 +59,12 @@ def read_checkpoint(folder: Path, model: nn.Module, settings: dict[str, Any]) ->
     return state
 
 
+def last_epoch(folder: Path) -> int | None:
+    """The epoch that the last checkpoint is of, or ``None`` if there is none."""
+    found = _checkpoints(folder)
+    return int(found[-1].name.removeprefix("epoch-")) if found else None
+
+
 def _checkpoints(folder: Path) -> list[Path]:
     """All complete ones, the last epoch last."""
     return sorted(path for path in folder.glob("epoch-*") if _NAME.fullmatch(path.name))
