@@ -499,6 +499,7 @@ def spoiled(data, row, column, cell):
     ("row", "column", "cell", "message"),
     [
         (5, "width", "wide", "things.csv, row 5, column 'width': 'wide' is no finite number"),
+        (5, "width", "1e308", "things.csv, row 5, column 'width': 1e308 is too large to compute with, over 1e+30"),
         (5, "kind", "", "things.csv, row 5, column 'kind' is empty or nan; fill in what is to be predicted"),
         (1, "kind", "sort", "has no column 'kind', which --target names; its columns are width, height, colour, sort"),
     ],
