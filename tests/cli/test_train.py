@@ -464,6 +464,26 @@ def test_resuming_insists_on_the_same_run(tmp_path, monkeypatch):
     assert (tmp_path / "run" / "train" / "epoch-0001").is_dir()  # nothing is lost by trying
 
 
+def test_a_damaged_checkpoint_is_named_with_a_remedy(tmp_path, monkeypatch):
+    data, options = data_of("classes", tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("rankfold.cli.train.progress_line", lambda run: _interrupt_after(run, epoch=1))
+        assert run("train", data, *options, "--epochs", 3, "--out", tmp_path / "run").exit_code == 130
+    checkpoint, again = (
+        tmp_path / "run" / "train" / "epoch-0001",
+        ("train", data, "--out", tmp_path / "run", "--resume"),
+    )
+    (tmp_path / "run" / "epochs.jsonl").write_bytes(b"\xff")  # no more than a line that is left out
+    whole = (checkpoint / "state.pt").read_bytes()
+    for content in (whole[:500], whole[: len(whole) // 2], b"", b"text"):
+        (checkpoint / "state.pt").write_bytes(content)
+        refused = text(run(*again))
+        assert f"{checkpoint}/state.pt is damaged (" in refused
+        assert f"); delete {checkpoint} to begin again at epoch 1" in refused
+    (checkpoint / "state.pt").write_bytes(whole)
+    assert "Going on after epoch 1." in run(*again).output
+
+
 # Output for scripts -----------------------------------------------------------------------------------
 
 

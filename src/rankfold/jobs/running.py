@@ -290,7 +290,7 @@ def _read_extras(file: Path) -> dict[int, Record]:
     """The records of a file by their epoch; a line that was cut short is left out."""
     found: dict[int, Record] = {}
     if file.exists():
-        for line in file.read_text(encoding="utf-8").splitlines():
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 record = json.loads(line)
                 found[record["epoch"]] = record
