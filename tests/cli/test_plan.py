@@ -60,6 +60,19 @@ def test_the_table_and_the_settings_are_shown(tmp_path):
     )
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("columns", [80, 70])
+def test_the_table_fits_the_terminal(kind, columns, tmp_path):
+    make, options = KINDS[kind]
+    command = ["plan", *map(str, (make(tmp_path), *options, "--max-rank", 4))]
+    lines = CliRunner(env={"COLUMNS": str(columns)}).invoke(app, command).output.splitlines()
+    first, last = (n for n, line in enumerate(lines) if line.startswith("---"))
+    assert max(map(len, lines[first - 1 : last + 2])) <= columns
+    for column in ("layer", "format", "ranks", "dense", "final"):
+        assert column in lines[first - 1].split()
+    assert ("padding" in lines[first - 1]) >= any("%" in line and "0.0%" not in line for line in lines[first:last])
+
+
 def test_layers_of_which_the_same_is_to_be_said_share_a_note(tmp_path):
     shown = run("plan", planted_clicks(tmp_path / "c.tsv", 100)).output
     (note,) = (line for line in shown.splitlines() if line.startswith("note: tables.1,"))

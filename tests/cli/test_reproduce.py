@@ -103,7 +103,8 @@ def test_ctrl_c_gives_exit_code_130(invoke, monkeypatch):
     monkeypatch.setattr("rankfold.experiments.runner.perform", stop)
     result = invoke("reproduce", "ttm-fr", "--seeds", "1")
     assert result.exit_code == 130
-    assert "Give the same command again to go on" in result.output
+    assert "Stopped before an epoch had ended, so nothing new is kept." in result.output
+    assert "Give the same command again to go on" in " ".join(result.output.split())
 
 
 @pytest.mark.parametrize("option", ["--results", "--runs"])
@@ -150,7 +151,9 @@ def test_ctrl_c_leaves_checkpoints_from_which_the_same_command_goes_on(folder, t
     kept = [_epoch_of_checkpoint(tmp_path / "runs" / "tiny" / f"ttm-fr-seed{seed}") for seed in range(jobs)]
     second = CliRunner().invoke(app, command)
     assert (first.exit_code, second.exit_code) == (130, 130)
-    assert "Give the same command again to go on" in first.output
+    assert "Stopped; results and checkpoints are kept. Give the same command again to go on" in " ".join(
+        first.output.split()
+    )
     assert "going on" not in first.output
     for seed in range(jobs):
         assert f"ttm-fr-seed{seed}  going on at epoch {kept[seed] + 1}" in second.output
@@ -201,6 +204,7 @@ def test_outside_a_clone_the_remedy_is_named(tmp_path, monkeypatch):
         (["mnist", "ttm-fr", "--seeds", "0"], "--seeds"),
         (["mnist", "ttm-fr", "--device", "tpu"], "tpu"),
         (["mnist", "ttm-fr", "--data", "nowhere"], "nowhere"),
+        (["synthetic", "--data", "nowhere"], "the synthetic study makes labels of its own for MNIST's"),
     ],
 )
 def test_a_wrong_request_gives_exit_code_2(arguments, named, tmp_path):

@@ -369,6 +369,43 @@ def _interrupt_after(run, epoch, number=signal.SIGINT):
     return ""
 
 
+def test_ctrl_c_while_data_are_read_says_that_nothing_was_written(tmp_path, monkeypatch):
+    def stop(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rankfold.cli.train_options.learn", stop)
+    stopped = run("train", tmp_path / "t.csv", "--out", tmp_path / "run")
+    assert stopped.exit_code == 130
+    assert stopped.output == "Stopped before anything was written; give the same command to start again.\n"
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kept"),
+    [
+        (0.0, "Stopped at once; the checkpoint after epoch 2 is kept."),
+        (1e9, "Stopped at once, before there was a checkpoint; training begins again at epoch 1."),
+    ],
+)
+def test_ctrl_c_pressed_twice_says_what_is_kept(seconds, kept, tmp_path, monkeypatch, capfd):
+    data, options = data_of("classes", tmp_path)
+    run_epoch = training.Training._run_epoch
+
+    def press_twice_in_the_third(self, step):
+        if len(self.history) == 2:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+        return run_epoch(self, step)
+
+    monkeypatch.setattr(training.Training, "_run_epoch", press_twice_in_the_third)
+    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", seconds)
+    stopped = run("train", data, *options, "--epochs", 8, "--out", tmp_path / "run")
+    assert stopped.exit_code == 130
+    assert kept in stopped.output
+    assert f"Go on with: rankfold train {data} --out {tmp_path / 'run'} --resume" in stopped.output
+    assert capfd.readouterr().err == "Stopping after this epoch; Ctrl-C again stops at once.\n"
+
+
 def test_a_run_without_a_checkpoint_says_that_it_begins_again(tmp_path, monkeypatch):
     data, options = data_of("classes", tmp_path)
     with monkeypatch.context() as patch:
@@ -427,6 +464,26 @@ def test_resuming_insists_on_the_same_run(tmp_path, monkeypatch):
     assert (tmp_path / "run" / "train" / "epoch-0001").is_dir()  # nothing is lost by trying
 
 
+def test_a_damaged_checkpoint_is_named_with_a_remedy(tmp_path, monkeypatch):
+    data, options = data_of("classes", tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("rankfold.cli.train.progress_line", lambda run: _interrupt_after(run, epoch=1))
+        assert run("train", data, *options, "--epochs", 3, "--out", tmp_path / "run").exit_code == 130
+    checkpoint, again = (
+        tmp_path / "run" / "train" / "epoch-0001",
+        ("train", data, "--out", tmp_path / "run", "--resume"),
+    )
+    (tmp_path / "run" / "epochs.jsonl").write_bytes(b"\xff")  # no more than a line that is left out
+    whole = (checkpoint / "state.pt").read_bytes()
+    for content in (whole[:500], whole[: len(whole) // 2], b"", b"text"):
+        (checkpoint / "state.pt").write_bytes(content)
+        refused = text(run(*again))
+        assert f"{checkpoint}/state.pt is damaged (" in refused
+        assert f"); delete {checkpoint} to begin again at epoch 1" in refused
+    (checkpoint / "state.pt").write_bytes(whole)
+    assert "Going on after epoch 1." in run(*again).output
+
+
 # Output for scripts -----------------------------------------------------------------------------------
 
 
@@ -462,6 +519,7 @@ def spoiled(data, row, column, cell):
     ("row", "column", "cell", "message"),
     [
         (5, "width", "wide", "things.csv, row 5, column 'width': 'wide' is no finite number"),
+        (5, "width", "1e308", "things.csv, row 5, column 'width': 1e308 is too large to compute with, over 1e+30"),
         (5, "kind", "", "things.csv, row 5, column 'kind' is empty or nan; fill in what is to be predicted"),
         (1, "kind", "sort", "has no column 'kind', which --target names; its columns are width, height, colour, sort"),
     ],

@@ -47,6 +47,7 @@ def test_numbers_and_what_counts_as_a_column_of_them(tmp_path):
 @pytest.mark.parametrize(
     ("content", "error", "message"),
     [
+        ("a,b\n1,\0\n", DamagedData, "line 2 holds a zero byte, so this is no text"),
         ("a,b\n1,2\n1,2,3\n", DamagedData, r"row 3 \(line 3\) has 3 cells, but there are 2 columns"),
         ("a,a\n1,2\n", DamagedData, "two columns called 'a'"),
         ("a,b\n", MissingData, "has no rows"),

@@ -69,7 +69,8 @@ def check(folder: Folder = None) -> None:
     console.print(_table(findings))
     for name, finding in findings.items():
         for note in finding.problems or (f"{name} is in {finding.place}",):
-            console.print(f"[{_STYLES[finding.state]}]●[/] {escape(note)}", highlight=False, soft_wrap=True)
+            line = f"[{_STYLES[finding.state]}]●[/] {escape(note)}"
+            console.print(line, highlight=False, soft_wrap=not console.is_terminal)
     if any(finding.state == "damaged" for finding in findings.values()):
         raise typer.Exit(1)
 
@@ -110,7 +111,8 @@ def get(
 
 
 def _stop(message: str) -> typer.Exit:
-    Console(stderr=True).print(f"[bold red]error[/]: {escape(message)}", highlight=False, soft_wrap=True)
+    console = Console(stderr=True)
+    console.print(f"[bold red]error[/]: {escape(message)}", highlight=False, soft_wrap=not console.is_terminal)
     return typer.Exit(1)
 
 

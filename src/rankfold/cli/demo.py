@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +19,8 @@ from rankfold.architecture import Architecture
 from rankfold.checkpoint import save
 from rankfold.cli.demo_plot import plot_ranks
 from rankfold.cli.demo_screen import progress_lines, result_table, screen
-from rankfold.cli.stopping import exit_code, stop_requests
+from rankfold.cli.stopping import above_cursor, exit_code, stop_requests
+from rankfold.cli.train_options import MOST_SEED
 from rankfold.cli.writing import check_folder, writing
 from rankfold.data.digits import Digits, load_digits
 from rankfold.demo import DemoRun, FormatName, PriorName, Settings, accuracy, classifier, train_dense
@@ -39,7 +41,7 @@ def demo(
         float, typer.Option(min=0.0, help="The one trade-off between size and fit: larger means smaller models.")
     ] = _DEFAULT.kl_weight,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = _DEFAULT.epochs,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same run.")] = _DEFAULT.seed,
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="The same seed gives the same run.")] = _DEFAULT.seed,
     out: Annotated[
         Path,
         typer.Option(
@@ -61,6 +63,8 @@ def demo(
     trained for comparison, and pressed twice, it stops at once, and there is nothing to keep.
     """
     console = Console(quiet=as_json)
+    if not math.isfinite(kl_weight):
+        raise typer.BadParameter(f"must be a finite number, got {kl_weight}", param_hint="--kl-weight")
     _check_free(out)
     check_folder(out)
     settings = Settings(format, prior, kl_weight, epochs, seed)
@@ -111,7 +115,7 @@ def _train(run: DemoRun, console: Console, quiet: bool, as_json: bool) -> list[i
             if as_json and not quiet:
                 _say({"event": "epoch", **asdict(snapshot)})
             if live:
-                display.update(screen(run), refresh=True)
+                display.update(above_cursor(screen(run)), refresh=True)
             elif not quiet and snapshot.epoch % every == 0:
                 console.print(progress_lines(run))
             if requests:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from rankfold.demo import WARMUP_FRACTION, DemoRun, Snapshot
 
-BAR_WIDTH = 36
+BAR_WIDTH = 28  # with all that stands beside it, a line fits a terminal of 80 columns
 ALIVE, GONE, ACCENT = "cyan", "grey30", "bold magenta"
 
 
@@ -75,7 +75,7 @@ def _progress(run: DemoRun, now: Snapshot) -> Text:
 
 def _terms(run: DemoRun, now: Snapshot) -> Table:
     num_data = len(run.data.train_labels)
-    grid = Table.grid(padding=(0, 3), expand=False)
+    grid = Table.grid(padding=(0, 2), expand=False)
     grid.add_row("[dim]NLL[/]", f"{now.nll:.3f} nats per image", "[dim]test accuracy[/]", f"{now.accuracy:.1%}")
     grid.add_row("[dim]KL[/]", f"{now.kl_nats / num_data:.3f} nats per image", "[dim]β[/]", f"{now.beta:.2f}")
     compression = run.before.dense_parameters / now.parameters

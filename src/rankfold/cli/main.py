@@ -18,8 +18,10 @@ from rankfold.cli.report import report
 from rankfold.cli.reproduce import reproduce
 from rankfold.cli.table import table
 from rankfold.cli.train import train
+from rankfold.cli.wording import Commands
 
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_show_locals=False,

@@ -48,7 +48,8 @@ def plan(
     - *format* is how a weight is folded, such as TTM 8·8 x 4·8, the modes of its inputs and those of its outputs;
       `dense` stays as it is
     - *ranks* are those to start from; training finds how many of them are needed
-    - *padding* is what is added to a size that does not fold well
+    - *padding* is what is added to a size that does not fold well; on a narrow terminal the column is missing if
+      there is none, and so is the *type*
     - *dense*, *training* and *final* are numbers of parameters: of a plain layer, of the factors while they have a
       spread, and of the factors afterwards. *final* is the most that is left: every rank that is cut lowers it
 
@@ -66,8 +67,11 @@ def plan(
         return
     about = data_line(job, learned.preparation, len(learned.train), len(learned.validation))
     console = Console()
-    for text in (f"{data}: {about}", f"model {job.model}", "", str(found), "", _settings(job, learned)):
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    for text in (f"{data}: {about}", f"model {job.model}", ""):
+        console.print(text, markup=False, highlight=False, soft_wrap=not console.is_terminal)
+    console.print(found.table(console.width), markup=False, highlight=False, soft_wrap=True)
+    console.print()
+    console.print(_settings(job, learned), markup=False, highlight=False, soft_wrap=not console.is_terminal)
 
 
 def _steps(job: Job, learned: Learned) -> int:

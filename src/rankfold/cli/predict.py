@@ -12,6 +12,7 @@ from rich.console import Console
 
 from rankfold.cli.device import chosen_device
 from rankfold.cli.reading import refusal
+from rankfold.cli.train_options import MOST_SEED
 from rankfold.cli.writing import check_folder, writing
 from rankfold.data.errors import DataError
 from rankfold.jobs.predicting import FinishedRun, Predictions
@@ -34,7 +35,7 @@ def predict(
         "predictions.csv"
     ),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if there is one.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same draws.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="The same seed gives the same draws.")] = 0,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; cuda if there is one.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
@@ -65,7 +66,10 @@ def predict(
         raise typer.BadParameter(f"{out} exists; choose another file, or give --overwrite", param_hint="--out")
     if out != _STDOUT:
         check_folder(out.parent)
-    predictions = finished.predict_examples(examples, samples, seed)
+    try:
+        predictions = finished.predict_examples(examples, samples, seed)
+    except DataError as error:
+        raise refusal(error) from error
     _write(predictions, out)
     if as_json:
         typer.echo(json.dumps(_figures(predictions, out)), err=out == _STDOUT)

@@ -14,7 +14,7 @@ from rich.live import Live
 
 from rankfold.cli.device import chosen_device
 from rankfold.cli.reproduce_screen import Board, final_lines
-from rankfold.cli.stopping import exit_code, stop_requests
+from rankfold.cli.stopping import PATIENCE, exit_code, nothing_written_yet, stop_requests
 from rankfold.cli.writing import check_folder
 from rankfold.data.errors import DamagedData, MissingData
 from rankfold.experiments.planning import Request, Schedule, schedule
@@ -57,7 +57,8 @@ def reproduce(
     chosen = chosen_device(device)
     places = Places(experiments, results, runs, data, verify)
     request = Request(table, rows or [], seeds or (1 if quick else 3), quick, validation)
-    plan = _schedule(request, places)
+    with nothing_written_yet():
+        plan = _schedule(request, places)
     board = Board(plan)
     try:
         if plan.waiting:
@@ -65,7 +66,7 @@ def reproduce(
             check_folder(runs, "--runs")
             _execute(plan, request.places(places), chosen, jobs, board, console)
     except KeyboardInterrupt:
-        console.print("[yellow]Stopped.[/] Give the same command again to go on.")
+        console.print(f"[yellow]Stopped{board.kept}[/] Give the same command again to go on.", highlight=False)
         raise typer.Exit(exit_code(board.stop_requests)) from None
     for line in final_lines(plan, board, request.places(places).results / table):
         console.print(line, highlight=False, soft_wrap=True)
@@ -97,5 +98,5 @@ def _execute(plan: Schedule, places: Places, device: torch.device, jobs: int, bo
         if board.stop_requests and not event.ends:  # the end of an epoch: what was learned gets its checkpoint
             raise KeyboardInterrupt
 
-    with stop_requests() as board.stop_requests, live or nullcontext():
+    with stop_requests("" if live else f"{PATIENCE}\n") as board.stop_requests, live or nullcontext():
         execute(plan, places, device, jobs, report)

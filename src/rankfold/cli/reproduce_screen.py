@@ -74,6 +74,13 @@ class Board:
         left += sum(total_epochs(run) - _position(run, self.latest.get(run.name)) for run in self.plan.running)
         return left * (time.perf_counter() - self.start) / self._epochs_done
 
+    @property
+    def kept(self) -> str:
+        """How much of the work is not lost, after the word "Stopped"."""
+        if not self._epochs_done and not self._ended:
+            return " before an epoch had ended, so nothing new is kept."
+        return "; results and checkpoints are kept."
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The runs in a table, with as many columns as there is room for, and how far all of it is."""
         lines = [(run, self.latest.get(run.name)) for run in self.plan.running]

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+PATIENCE = "Stopping after this epoch; Ctrl-C again stops at once."
 
 
 @contextmanager
-def stop_requests() -> Iterator[list[int]]:
+def stop_requests(notice: str = "") -> Iterator[list[int]]:
     """Within this context the signals to stop are noted in a list instead of raised, so that no step is cut in two.
 
-    A second one is raised: whoever asks twice does not want to wait.
+    A second one is raised: whoever asks twice does not want to wait. At the first one the ``notice`` is written.
     """
     requests: list[int] = []
 
@@ -22,6 +28,8 @@ def stop_requests() -> Iterator[list[int]]:
         requests.append(number)
         if len(requests) > 1:
             raise KeyboardInterrupt
+        with suppress(OSError):  # straight to stderr: a print under way cannot be interrupted by another
+            os.write(2, notice.encode())
 
     previous = {number: signal.signal(number, note) for number in _SIGNALS}
     try:
@@ -29,6 +37,24 @@ def stop_requests() -> Iterator[list[int]]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def nothing_written_yet() -> Iterator[None]:
+    """Within this context Ctrl-C stops at once, and says that there is nothing to clear up."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("Stopped before anything was written; give the same command to start again.", err=True)
+        raise typer.Exit(exit_code([])) from None
+
+
+def above_cursor(*parts: RenderableType) -> Group:
+    """A live display with an empty line at its end, where a terminal shows ``^C``.
+
+    At the end of a full line it would move the cursor down, and the display would be drawn again one line too low.
+    """
+    return Group(*parts, Text())
 
 
 def exit_code(requests: Sequence[int]) -> int:

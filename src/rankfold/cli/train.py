@@ -12,13 +12,13 @@ from typing import Annotated, Any, final
 
 import torch
 import typer
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
 
 from rankfold.cli import train_options as o
 from rankfold.cli.device import chosen_device
 from rankfold.cli.reading import refusal
-from rankfold.cli.stopping import exit_code, stop_requests
+from rankfold.cli.stopping import PATIENCE, above_cursor, exit_code, nothing_written_yet, stop_requests
 from rankfold.cli.train_screen import dense_line, hints, opening_line, progress_line, result_table, screen
 from rankfold.cli.writing import check_folder, not_written
 from rankfold.data.errors import DataError
@@ -82,10 +82,11 @@ def train(
 
     Exit codes: 0 done, 1 training failed, 2 the request or the data are wrong, 130 stopped by Ctrl-C, 143 by SIGTERM.
     """
-    import_module("torchmetrics")  # what the end needs is missed at the start
     folder, chosen = out or Path("runs") / _run_name(data), chosen_device(device)
     try:
-        run = _resumed(context, data, folder, chosen) if resume else _new(context.params, data, folder, chosen)
+        with nothing_written_yet():
+            import_module("torchmetrics")  # what the end needs is missed at the start
+            run = _resumed(context, data, folder, chosen) if resume else _new(context.params, data, folder, chosen)
     except (DataError, ValueError, OSError) as error:
         raise refusal(error) from error
     check_folder(folder)
@@ -175,7 +176,7 @@ class _Output:
         if self.as_json:
             typer.echo(json.dumps({"event": "epoch", **now}, ensure_ascii=False))
         elif live is not None:
-            live.update(screen(run), refresh=True)
+            live.update(above_cursor(screen(run)), refresh=True)
         elif now["epoch"] % every == 0 or now["epoch"] == 1:
             console.print(progress_line(run), highlight=False, soft_wrap=True)
 
@@ -187,7 +188,7 @@ class _Output:
         if self.as_json:
             typer.echo(json.dumps({"event": "dense epoch", **asdict(epoch)}, ensure_ascii=False))
         elif live is not None:
-            live.update(Group(screen(run), dense_line(run, epoch)), refresh=True)
+            live.update(above_cursor(screen(run), dense_line(run, epoch)), refresh=True)
         elif epoch.epoch % every == 0 or epoch.epoch == 1:
             console.print(dense_line(run, epoch), highlight=False, soft_wrap=True)
 
@@ -199,9 +200,10 @@ def _train(run: JobRun, output: _Output, resumed: bool) -> None:
         console.print(opening_line(run), markup=False, highlight=False, soft_wrap=not console.is_terminal)
         if resumed:
             console.print(_where_it_goes_on(run), highlight=False)
-    with stop_requests() as requests:
+    live = speaks and console.is_terminal
+    with stop_requests(PATIENCE if live else f"{PATIENCE}\n") as requests:
         try:
-            result = _watched(run, output, console, requests, live=speaks and console.is_terminal)
+            result = _watched(run, output, console, requests, live)
         except (Stopped, KeyboardInterrupt) as stop:
             _say_stopped(run, output, console, stop)
             raise typer.Exit(exit_code(requests)) from None
@@ -214,7 +216,8 @@ def _train(run: JobRun, output: _Output, resumed: bool) -> None:
 
 
 def _watched(run: JobRun, output: _Output, console: Console, requests: list[int], live: bool) -> Record:
-    with Live(console=console, auto_refresh=False) if live else nullcontext() as display:
+    first = above_cursor(f"epoch {len(run.history) + 1}/{run.job.spec.epochs} is under way")
+    with Live(first, console=console, auto_refresh=False) if live else nullcontext() as display:
         watcher = Watcher(
             epoch=lambda record: output.show(run, console, display),
             stop=lambda: bool(requests),
@@ -245,7 +248,9 @@ def _say_stopped(run: JobRun, output: _Output, console: Console, stop: BaseExcep
     kept = f"Stopped after {len(run.history)} of {counted(run.job.spec.epochs, 'epoch')}; the checkpoint is kept."
     if len(run.history) == run.job.spec.epochs:
         kept = "Stopped while the dense network was trained; all epochs of the factors are kept."
-    at_once = "Stopped at once; the last checkpoint is kept, if there was one."
+    at_once = "Stopped at once, before there was a checkpoint; training begins again at epoch 1."
+    if run.checkpoint_epoch is not None:
+        at_once = f"Stopped at once; the checkpoint after epoch {run.checkpoint_epoch} is kept."
     if output.as_json:
         typer.echo(json.dumps({"event": "stopped", "epoch": len(run.history), "resume": run.resume_command}))
         return

@@ -24,6 +24,8 @@ DATA_OPTIONS = {
     "validation_share": "validation_share",
 }
 
+MOST_SEED = 2**32 - 1
+
 Data = Annotated[
     Path,
     typer.Argument(readable=False, help="A folder of images, a CSV or Parquet table, a text file, or a Criteo file."),
@@ -67,7 +69,7 @@ BatchSize = Annotated[
 LearningRate = Annotated[
     float | None, typer.Option(help="Adam's learning rate; 0.002, but 0.005 for text and 0.001 for dlrm.")
 ]
-Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same run.")]
+Seed = Annotated[int, typer.Option(min=0, max=MOST_SEED, help="The same seed gives the same run.")]
 ValidationShare = Annotated[float, typer.Option(help="Share of the examples that is held back and never trained on.")]
 
 Dense = Annotated[

@@ -152,7 +152,7 @@ def _progress(run: JobRun, now: Record) -> Text:
 def _terms(run: JobRun, now: Record) -> Table:
     num_data = len(run.data.train)
     smaller = run.before.dense_parameters / now["parameters"]
-    grid = Table.grid(padding=(0, 3), expand=False)
+    grid = Table.grid(padding=(0, 2), expand=False)
     grid.add_row("[dim]NLL[/]", f"{now['nll']:.3f} nats per example", "[dim]held back[/]", _score(run, now))
     grid.add_row("[dim]KL[/]", f"{now['kl_nats'] / num_data:.3f} nats per example", "[dim]β[/]", f"{now['beta']:.2f}")
     grid.add_row(

@@ -34,7 +34,7 @@ def find_folder(name: str, files: Sequence[str], folder: str | os.PathLike[str] 
         return root
     raise MissingData(
         f"{name} is not here; looked in {' and '.join(_account(place, files) for place in (root / name, root))}. "
-        f"The data root is {_origin(folder)}. {remedies(name)}"
+        f"The data root is {origin(folder)}. {remedies(name)}"
     )
 
 
@@ -66,7 +66,8 @@ def _account(place: Path, files: Sequence[str]) -> str:
     return f"{place.absolute()} ({state})"
 
 
-def _origin(folder: str | os.PathLike[str] | None) -> str:
+def origin(folder: str | os.PathLike[str] | None) -> str:
+    """Why the data root is where it is."""
     if folder:
         return "the folder you named"
     return f"taken from {VARIABLE}" if os.environ.get(VARIABLE) else f"./{DEFAULT}, because no other was named"

@@ -27,6 +27,7 @@ PARQUET = (".parquet", ".pq")
 _DELIMITERS = ",;\t|"
 # A column with fewer other cells than this share is one of numbers, and those are mistakes.
 _FEW = 0.1
+_LARGEST = 1e30  # of a cell; networks compute in single precision, which ends at 3e38
 
 
 class NoNumber(DamagedData):
@@ -65,6 +66,12 @@ class Table:
         if isinstance(values, int):
             cell = self.columns[name][values]
             raise NoNumber(f"{self.place(values, name)}: {cell!r} is no finite number; {remedy}")
+        too_large = np.flatnonzero(np.abs(values) > _LARGEST)
+        if len(too_large):
+            place, cell = self.place(int(too_large[0]), name), self.columns[name][too_large[0]]
+            raise DamagedData(
+                f"{place}: {cell} is too large to compute with, over {_LARGEST:g}; correct it, or choose another unit"
+            )
         return values
 
 
@@ -118,7 +125,7 @@ def read_table(path: Path) -> Table:
     if not names:
         raise MissingData(f"{path} is empty; its first row must name the columns, and examples follow")
     if not len(columns[0]):
-        raise MissingData(f"{path} has no rows below the names of its columns")
+        raise MissingData(f"{path} has no rows below the names of its columns; add examples")
     return Table(path, dict(zip(names, columns, strict=True)))
 
 
@@ -132,7 +139,8 @@ def _csv(path: Path) -> tuple[list[str], list[list[str]]]:
         for n, row in enumerate((row for row in reader if row), start=FIRST_ROW):
             if len(row) != len(names):
                 raise DamagedData(
-                    f"{path}, row {n} (line {reader.line_num}) has {len(row)} cells, but there are {len(names)} columns"
+                    f"{path}, row {n} (line {reader.line_num}) has {len(row)} cells, but there are {len(names)}"
+                    f" columns; mend it, or remove the row"
                 )
             for column, cell in zip(columns, row, strict=True):
                 column.append(_cleaned(cell))
@@ -144,10 +152,14 @@ def _csv(path: Path) -> tuple[list[str], list[list[str]]]:
 def _decoded(path: Path) -> str:
     content = path.read_bytes()
     try:
-        return content.decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise DamagedData(f"{path}, line {line} is not UTF-8 ({error.reason}); save the file as UTF-8") from error
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise DamagedData(f"{path}, line {line} holds a zero byte, so this is no text; save the file as UTF-8")
+    return text
 
 
 def _parquet(path: Path) -> tuple[list[str], list[list[str]]]:

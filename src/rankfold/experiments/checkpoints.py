@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from rankfold.checkpoint import load, save
+from rankfold.data.errors import DamagedData
 from rankfold.whole_files import errors_of_the_system
 
 _STATE_FILE = "state.pt"
@@ -50,13 +51,28 @@ def read_checkpoint(folder: Path, model: nn.Module, settings: dict[str, Any]) ->
     if not found:
         return None
     device = next(model.parameters()).device
-    state: dict[str, Any] = torch.load(found[-1] / _STATE_FILE, map_location=device, weights_only=True)
+    state = _read_state(found[-1] / _STATE_FILE, device)
     if state["settings"] != settings:
         for path in found:
             _remove(path)
         return None
     load(model, found[-1])
     return state
+
+
+def _read_state(file: Path, device: torch.device) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
+    except Exception as error:  # the unpickler raises whatever it stumbles over
+        why = str(error).partition(".")[0]
+        raise DamagedData(f"{file} is damaged ({why}); delete {file.parent} to begin again at epoch 1") from error
+    return state
+
+
+def last_epoch(folder: Path) -> int | None:
+    """The epoch that the last checkpoint is of, or ``None`` if there is none."""
+    found = _checkpoints(folder)
+    return int(found[-1].name.removeprefix("epoch-")) if found else None
 
 
 def _checkpoints(folder: Path) -> list[Path]:

@@ -10,7 +10,7 @@ from typing import Any, final
 from rankfold.experiments.spec import Spec
 from rankfold.whole_files import write_whole
 
-_KEYS = ("table", "row", "spec", "ranks", "parameters", "metrics", "history")
+_PARTS = {"table": str, "row": str, "spec": dict, "ranks": dict, "parameters": dict, "metrics": dict, "history": list}
 
 
 class DamagedResult(ValueError):
@@ -79,7 +79,8 @@ def read_result(file: Path) -> dict[str, Any]:
         result = json.loads(file.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DamagedResult(f"{file} is damaged ({error}); {_REMEDY}") from error
-    missing = [key for key in _KEYS if not isinstance(result, dict) or key not in result]
+    parts = result if isinstance(result, dict) else {}
+    missing = [key for key, kind in _PARTS.items() if not isinstance(parts.get(key), kind)]
     if missing:
         raise DamagedResult(f"{file} is no result file: it has no {', '.join(missing)}; {_REMEDY}")
     return dict(result)

@@ -203,6 +203,8 @@ def read_rows(folder: Path) -> dict[str, Spec]:
         raise FileNotFoundError(f"no experiments in {folder}: {known}; {remedy} --experiments")
     beside = (PAPER_FILE, TARGETS_FILE, DEFAULTS_FILE)
     rows = {file.stem: read_spec(file) for file in sorted(folder.glob("*.toml")) if file.name not in beside}
+    if not rows:
+        raise FileNotFoundError(f"{folder} holds no rows, <row>.toml; add one, or choose another table")
     for name, spec in rows.items():
         if spec.oracle is not None and (spec.oracle not in rows or rows[spec.oracle].method != "ard"):
             raise ValueError(f"{folder / name}.toml: oracle must be a row of method 'ard', got {spec.oracle!r}")

@@ -11,10 +11,12 @@ would say nothing of the weights' size: the likelihood would grow with it for ev
 from __future__ import annotations
 
 from collections import OrderedDict
+from pathlib import Path
 
 import torch
 from torch import Generator, Tensor, nn
 
+from rankfold.data.errors import MissingData
 from rankfold.data.mnist import MNIST
 from rankfold.experiments.mnist import NUM_CLASSES, NUM_PIXELS, load_data
 from rankfold.experiments.spec import FormatName, Spec
@@ -40,6 +42,14 @@ FOLDINGS: dict[FormatName, Folding] = {
 def classifier() -> nn.Sequential:
     """One dense layer, 784-10: logistic regression."""
     return nn.Sequential(OrderedDict({_LAYER: nn.Linear(NUM_PIXELS, NUM_CLASSES)}))
+
+
+def find_images(folder: Path | None) -> Path:
+    """The folder of MNIST, or why it is needed."""
+    try:
+        return MNIST.find(folder)
+    except MissingData as error:
+        raise MissingData(f"the synthetic study makes labels of its own for MNIST's images: {error}") from error
 
 
 def plant(data: Data, spec: Spec) -> Data:
@@ -100,4 +110,4 @@ def _draw(logits: Tensor, generator: Generator) -> Tensor:
     return torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
 
 
-TASK = Task(classifier, FOLDINGS, load_data, prepare=plant, find=MNIST.find)
+TASK = Task(classifier, FOLDINGS, load_data, prepare=plant, find=find_images)

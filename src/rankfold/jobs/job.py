@@ -224,5 +224,5 @@ def read_json(file: Path) -> dict[str, Any]:
         raise MissingData(f"{file.parent} is no folder of a run: it has no {file.name}; `rankfold train` makes one")
     try:
         return dict(json.loads(file.read_text(encoding="utf-8")))
-    except (ValueError, UnicodeDecodeError) as error:
+    except (ValueError, TypeError) as error:  # no JSON, no text, or no object
         raise DamagedData(f"{file} is damaged ({error}); start the run anew, in another folder") from error

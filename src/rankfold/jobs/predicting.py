@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rankfold.architecture import Architecture, rebuild
-from rankfold.data.errors import MissingData
+from rankfold.data.errors import DamagedData, MissingData
 from rankfold.jobs.finished import check_finished
 from rankfold.jobs.job import MODEL_FOLDER, read_preparation
 from rankfold.jobs.objective import Objective
@@ -56,6 +56,7 @@ class FinishedRun:
         device = next(self.model.parameters()).device
         inputs = tuple(x.to(device) for x in encoded.inputs)
         mean, std = self.objective.predict(self.model, inputs, samples, seed)
+        _check_finite(mean, encoded, self.preparation)
         spread = std if samples else None
         noise = float(self.model.likelihood.std.detach()) if isinstance(self.model, TableRegressor) else 0.0
         return Predictions(self.preparation, encoded, mean, spread, noise)
@@ -134,6 +135,16 @@ def _dense(architecture: Architecture, preparation: Preparation) -> nn.Module:
     """The network before it is loaded; one with large tables only on the meta device."""
     with torch.device("meta" if preparation.is_click else "cpu"):
         return architecture.make()
+
+
+def _check_finite(mean: Tensor, encoded: Encoded, preparation: Preparation) -> None:
+    """Refuse inputs for which the network overflows."""
+    bad = (~mean.isfinite().view(len(mean), -1).all(1)).nonzero()
+    if len(bad):
+        where = f"{preparation.name_of_examples} {encoded.names[int(bad[0])]}"
+        raise DamagedData(
+            f"the prediction for {where} is not finite: its numbers are too far from those in training; correct them"
+        )
 
 
 def _short(value: float) -> str:

@@ -25,6 +25,7 @@ from rankfold.accounting import accounting
 from rankfold.architecture import Architecture
 from rankfold.bayesian_tensor import tensors_of
 from rankfold.checkpoint import save
+from rankfold.experiments.checkpoints import last_epoch
 from rankfold.experiments.provenance import peak_memory, provenance, start_measuring_memory
 from rankfold.experiments.results import write_result
 from rankfold.experiments.run import about_model, timing
@@ -110,6 +111,11 @@ class JobRun:
     @property
     def resume_command(self) -> str:
         return self.job.resume_command(self.folder)
+
+    @property
+    def checkpoint_epoch(self) -> int | None:
+        """The epoch that going on would start after; none without a checkpoint."""
+        return last_epoch(self.folder / CHECKPOINT_FOLDER)
 
     def train(self, watcher: Watcher) -> Record:
         """Train to the end, evaluate, and leave the result in the folder; it is also returned."""
@@ -284,7 +290,7 @@ def _read_extras(file: Path) -> dict[int, Record]:
     """The records of a file by their epoch; a line that was cut short is left out."""
     found: dict[int, Record] = {}
     if file.exists():
-        for line in file.read_text(encoding="utf-8").splitlines():
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 record = json.loads(line)
                 found[record["epoch"]] = record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -14,8 +14,10 @@ Action = Literal["tensorize", "tensorized", "dense", "refused"]
 
 _WIDTH = 118
 _HEADER = ("layer", "type", "format", "ranks", "padding", "dense", "training", "final")
-_LEFT_ALIGNED = 4  # the first columns are words, the others numbers
-_LONGEST = {2: 34, 3: 20}  # the most characters of a format and of ranks
+_WORDS = ("layer", "type", "format", "ranks")  # they begin at the left; numbers end at the right
+_LONGEST = {"format": 34, "ranks": 20}  # the most characters
+_SHORTEST_NAME = len("other parameters")
+_DISPENSABLE = ("type", "padding", "training")  # in the order in which they give way where there is little room
 
 
 @dataclass(frozen=True)
@@ -96,21 +98,30 @@ class Plan:
     def to_json(self) -> str:
         return json.dumps(self.as_dict(), indent=2)
 
+    def table(self, width: int = _WIDTH) -> str:
+        """The table in lines of at most ``width`` characters, if its columns can be made so narrow.
+
+        Long names are cut first; then columns give way: the padding if there is none, the type, and so on.
+        """
+        return _table(self, width)
+
     def __repr__(self) -> str:
-        return _table(self)
+        return self.table()
 
 
-def _table(plan: Plan) -> str:
+def _table(plan: Plan, width: int) -> str:
     """Rows, other parameters and totals in aligned columns, then bytes and notes."""
     totals = plan.totals
     rows = [_cells(row) for row in plan.rows]
     if plan.other_parameters:
         rows.append(("other parameters", "", "dense", "", "", *[f"{plan.other_parameters:,}"] * 3))
     numbers = (totals.dense_parameters, totals.training_parameters, totals.factor_parameters)
-    lines = _aligned([_HEADER, *rows, ("total", "", "", "", "", *(f"{n:,}" for n in numbers))])
+    rows.append(("total", "", "", "", "", *(f"{n:,}" for n in numbers)))
+    spare = () if any(row.padding for row in plan.rows) else ("padding",)
+    lines = _aligned([dict(zip(_HEADER, row, strict=True)) for row in [_HEADER, *rows]], (*spare, *_DISPENSABLE), width)
     rule = "-" * max(map(len, lines))
     size = f"size: {bytes_text(totals.dense_bytes)} dense, {bytes_text(totals.final_bytes)} final"
-    return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1], size, *_notes(plan)])
+    return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1], size, *_notes(plan, width)])
 
 
 def _cells(row: PlanRow) -> tuple[str, ...]:
@@ -123,26 +134,33 @@ def _cells(row: PlanRow) -> tuple[str, ...]:
     return (row.name, row.layer, *words, *(f"{n:,}" for n in counts))
 
 
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Columns of equal width; the name column gives way when the table would be too wide."""
-    cut = [tuple(_shorten(cell, _LONGEST.get(n, _WIDTH)) for n, cell in enumerate(row)) for row in rows]
-    widths = [max(len(row[n]) for row in cut) for n in range(len(_HEADER))]
-    others = sum(widths[1:]) + 2 * (len(widths) - 1)
-    widths[0] = min(widths[0], max(_WIDTH - others, len("other parameters")))
-    return ["  ".join(_place(cell, n, widths[n]) for n, cell in enumerate(row)).rstrip() for row in cut]
+def _aligned(rows: Sequence[dict[str, str]], dispensable: Sequence[str], width: int) -> list[str]:
+    """Columns of equal width; where the table would be too wide, names are cut and ``dispensable`` columns go."""
+    cut = [{name: _shorten(cell, _LONGEST.get(name, len(cell))) for name, cell in row.items()} for row in rows]
+    widths = {name: max(len(row[name]) for row in cut) for name in _HEADER}
+    for name in dispensable:
+        if min(widths["layer"], _SHORTEST_NAME) + _others(widths) > width:
+            widths.pop(name, None)
+    widths["layer"] = min(widths["layer"], max(width - _others(widths), _SHORTEST_NAME))
+    return ["  ".join(_place(row[name], name, wide) for name, wide in widths.items()).rstrip() for row in cut]
 
 
-def _place(cell: str, column: int, width: int) -> str:
-    if column == 0 and len(cell) > width:
+def _others(widths: Mapping[str, int]) -> int:
+    """The width of all columns but that of the names, with what is between them."""
+    return sum(widths.values()) - widths["layer"] + 2 * (len(widths) - 1)
+
+
+def _place(cell: str, column: str, width: int) -> str:
+    if column == "layer" and len(cell) > width:
         cell = "…" + cell[len(cell) - width + 1 :]  # the end of a name tells most
-    return cell.ljust(width) if column < _LEFT_ALIGNED else cell.rjust(width)
+    return cell.ljust(width) if column in _WORDS else cell.rjust(width)
 
 
 def _shorten(cell: str, longest: int) -> str:
     return cell if len(cell) <= longest else cell[: longest - 1] + "…"
 
 
-def _notes(plan: Plan) -> list[str]:
+def _notes(plan: Plan, width: int) -> list[str]:
     names: dict[str, list[str]] = {}  # of the layers, by what there is to say of them
     for row in plan.rows:
         if row.note:
@@ -150,4 +168,4 @@ def _notes(plan: Plan) -> list[str]:
     notes = [f"{', '.join(found)}: {note}" for note, found in names.items()] + list(plan.notes)
     if not any(row.action == "tensorize" for row in plan.rows):
         notes.append("no layer would be tensorized")
-    return [line for note in notes for line in textwrap.wrap(f"note: {note}", _WIDTH, subsequent_indent="      ")]
+    return [line for note in notes for line in textwrap.wrap(f"note: {note}", width, subsequent_indent="      ")]

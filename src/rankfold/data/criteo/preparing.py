@@ -26,12 +26,13 @@ from rankfold.data.criteo.encoding import Hash, Lookup, Tables, TokenCounts, enc
 from rankfold.data.criteo.files import blocks
 from rankfold.data.criteo.lines import NUM_CATEGORIES, Rows, read_block
 from rankfold.data.errors import DamagedData, MissingData
-from rankfold.data.location import data_root
+from rankfold.data.location import VARIABLE, data_root, origin
 
 # Raise when the arrays would come out differently.
 _VERSION = 1
 _MOST_EXAMPLES = 20
 _SAMPLE, _EXTRA, _WHOLE = "criteo-kaggle-w261-sample.tsv", "criteo-kaggle-extra.tsv", "train.txt"
+_SOURCE = "https://www.kaggle.com/c/criteo-display-ad-challenge"
 _ENDINGS = ("", ".gz", ".xz")
 
 
@@ -116,8 +117,9 @@ def find_files(folder: str | os.PathLike[str] | None = None) -> list[Path]:
                 extra = _find(place, _EXTRA) if name == _SAMPLE else None
                 return [main] if extra is None else [main, extra]
     raise MissingData(
-        f"criteo is not here; looked for {_WHOLE} and {_SAMPLE}, plain, .gz or .xz, in {root / 'criteo'} and {root}. "
-        f"Name the file itself or its folder with --data; the whole file is the Criteo Display Advertising Challenge's"
+        f"criteo is not here; looked for {_WHOLE} and {_SAMPLE}, plain, .gz or .xz, in {root.absolute() / 'criteo'} "
+        f"and {root.absolute()}. The data root is {origin(folder)}. Get {_WHOLE} of the Criteo Display Advertising "
+        f"Challenge, {_SOURCE}, and name it or its folder with --data or in the environment variable {VARIABLE}"
     )
 
 
