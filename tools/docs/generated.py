@@ -31,9 +31,11 @@ _RESNET18 = """\
 ## ResNet-18
 
 A network that people know, with a 3×3 stem for small images: all convolutions but the stem are tensorized. Channels \
-stay one mode, so the ranks are the widths of a chain of 1×1, 3×3 and 1×1 convolutions. Tensor trains train worst from \
-factors, as above: at the fixed rank they fall short of the dense network already. The ranks that are found make the \
-network far smaller still, at the KL weight of the other network, and lose more.
+stay one mode, so the ranks are the widths of a chain of 1×1, 3×3 and 1×1 convolutions. One call of `tensorize_` \
+does it. Again CP is the format to take: at the fixed rank it is close to the dense network, and the ranks that are \
+found, at the KL weight of the other network, make it many times smaller for a loss of less than two percent. Tensor \
+trains train worst from factors, as above: at the fixed rank they fall short of the dense network already, and the far \
+smaller ranks that are found lose more.
 
 ```sh
 rankfold reproduce cifar10-resnet18
