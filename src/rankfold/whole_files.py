@@ -12,11 +12,7 @@ from tempfile import TemporaryFile
 
 from safetensors import SafetensorError
 
-_REMEDIES = {
-    errno.ENOSPC: "free some space there",
-    errno.EDQUOT: "free some space there",
-    errno.EISDIR: "it is a folder: name a file in it",
-}
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class NotWritten(OSError):
@@ -27,8 +23,17 @@ class NotWritten(OSError):
     """
 
     def __str__(self) -> str:
-        remedy = _REMEDIES.get(self.errno or 0, "choose another place")
-        return f"{self.filename} cannot be written ({self.strerror}); {remedy}"
+        return not_written(self.filename, self)
+
+
+def not_written(place: str | Path, error: OSError, then: str = "") -> str:
+    """What has failed and what to do: of a full disk, to free some space and ``then`` go on."""
+    remedy = "choose another place"
+    if error.errno in _FULL:
+        remedy = f"free some space there{then}"
+    elif error.errno == errno.EISDIR:
+        remedy = "it is a folder: name a file in it"
+    return f"{place} cannot be written ({error.strerror or error}); {remedy}"
 
 
 @contextmanager

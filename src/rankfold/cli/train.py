@@ -20,7 +20,7 @@ from rankfold.cli.device import chosen_device
 from rankfold.cli.reading import refusal
 from rankfold.cli.stopping import PATIENCE, above_cursor, exit_code, nothing_written_yet, stop_requests
 from rankfold.cli.train_screen import dense_line, hints, opening_line, progress_line, result_table, screen
-from rankfold.cli.writing import check_folder, not_written
+from rankfold.cli.writing import check_folder
 from rankfold.data.errors import DataError
 from rankfold.experiments.training import Epoch
 from rankfold.health import NumericalFault
@@ -28,6 +28,7 @@ from rankfold.jobs.dense_twin import check_has_twin
 from rankfold.jobs.job import JOB_FILE, RESULT_FILE, Job, check_not_failed, default_lr, learn
 from rankfold.jobs.preparation import counted
 from rankfold.jobs.running import JobRun, Record, Stopped, Watcher, fingerprint
+from rankfold.whole_files import not_written
 
 FAILED = 1
 _LINES = 20  # of progress, where there is no terminal

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +9,7 @@ from tempfile import TemporaryFile
 
 import typer
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+from rankfold.whole_files import not_written
 
 
 @contextmanager
@@ -31,9 +30,3 @@ def check_folder(folder: Path, option: str = "--out") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
             pass
-
-
-def not_written(place: Path, error: OSError, then: str = "") -> str:
-    """What has failed and what to do: of a full disk, to free some space and ``then`` go on."""
-    remedy = f"free some space there{then}" if error.errno in _FULL else "choose another place"
-    return f"{place} cannot be written ({error.strerror or error}); {remedy}"
