@@ -246,6 +246,26 @@ def test_int8_is_computed_in_float32(config, tmp_path):
     assert small.difference < 1e-5
 
 
+@pytest.mark.parametrize("layout", ["factors", "dense"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_int8_before_batch_norm(name, layout, tmp_path):
+    """Optimized, a graph has a batch norm multiplied into the weight before it, which is then no longer the model's."""
+    images = [nn.Conv2d(2, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.BatchNorm2d(32)]
+    dense = nn.Sequential(*images, nn.Flatten(), nn.Linear(32, 24), nn.BatchNorm1d(24))
+    model = rf.tensorize_(dense, CONFIGS[name], ["3"])
+    for norm in (m for m in model.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)):
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.1, 4.0)
+    x = torch.randn(3, 2, 5, 5)
+    file = export_onnx(model, tmp_path / "small.onnx", x, layout=layout, quantize="int8")
+    assert file.difference < 1e-5
+    assert file.rounding < 0.05
+    with torch.no_grad():
+        expected = model.eval()(x)
+    (found,) = run(file.path, [x])
+    assert (found - expected).norm() < 0.05 * expected.norm()
+
+
 def test_int8_is_a_third_of_the_size_and_close(tmp_path):
     model = rf.tensorize_(nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 10)), rf.TT(20))
     x = torch.randn(64, 784)

@@ -20,6 +20,8 @@ MIN_ENTRIES = 128
 # Scales take 4 bytes each; there are at most this many per entry.
 _SCALES_PER_ENTRY = 1 / 16
 _LARGEST = 127
+# What stands behind the name of an array, in the names of its bytes and of their scales.
+_VALUES, _SCALES, _CAST = ".int8", ".int8_scale", ".int8_cast"
 
 
 class Bytes(NamedTuple):
@@ -74,7 +76,10 @@ def _along(scale: Tensor, axis: int, dimensions: int) -> Tensor:
 
 
 def store_bytes_(graph: Any, stored: Mapping[str, Bytes]) -> None:
-    """Replace initializers of an ONNX graph by their int8 twins, each restored by nodes of its own."""
+    """Replace initializers of an ONNX graph by their int8 twins, each restored by nodes of its own.
+
+    Do so before the graph is optimized: a weight into which a batch norm has been multiplied is another one.
+    """
     from onnx import TensorProto, helper, numpy_helper
 
     kept, added, nodes = [], [], []
@@ -83,13 +88,18 @@ def store_bytes_(graph: Any, stored: Mapping[str, Bytes]) -> None:
             kept.append(initializer)
             continue
         name, (values, scale, axis) = initializer.name, stored[initializer.name]
-        added.append(numpy_helper.from_array(values.numpy(), f"{name}.q"))
+        added.append(numpy_helper.from_array(values.numpy(), name + _VALUES))
         spread = scale if axis is None else _along(scale, axis, values.dim())
-        added.append(numpy_helper.from_array(spread.numpy().astype(np.float32), f"{name}.s"))
-        nodes.append(helper.make_node("Cast", [f"{name}.q"], [f"{name}.f"], to=TensorProto.FLOAT))
-        nodes.append(helper.make_node("Mul", [f"{name}.f", f"{name}.s"], [name]))
+        added.append(numpy_helper.from_array(spread.numpy().astype(np.float32), name + _SCALES))
+        nodes.append(helper.make_node("Cast", [name + _VALUES], [name + _CAST], to=TensorProto.FLOAT))
+        nodes.append(helper.make_node("Mul", [name + _CAST, name + _SCALES], [name]))
     _replace(graph.initializer, kept + added)
     _replace(graph.node, nodes + list(graph.node))
+
+
+def names_kept(graph: Any) -> set[str]:
+    """The names of all arrays that a graph holds, as they are or as bytes."""
+    return {initializer.name.removesuffix(_VALUES) for initializer in graph.initializer}
 
 
 def _replace(field: Any, content: Iterable[Any]) -> None:

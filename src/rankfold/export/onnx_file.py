@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from rankfold.export.int8 import round_, store_bytes_
+from rankfold.export.int8 import Bytes, names_kept, round_, store_bytes_
 from rankfold.export.layouts import Layout
 from rankfold.export.posterior_mean import ExportError, posterior_mean_copy
 from rankfold.export.program import BATCH, Inputs, checked_inputs, resized, silence, trace
@@ -92,10 +92,9 @@ def export_onnx(
     _check_size(mean)
     exact = _outputs(mean, inputs)
     stored = round_(mean) if quantize == "int8" else {}
-    proto = _to_onnx(trace(mean, inputs))
-    kept = {array.name for array in proto.graph.initializer}
+    proto = _to_onnx(trace(mean, inputs), stored)
+    kept = names_kept(proto.graph)
     num_parameters = sum(value.numel() for name, value in mean.state_dict().items() if name in kept)
-    store_bytes_(proto.graph, stored)
     content: bytes = proto.SerializeToString()
     session = _session(content)
     difference = max(_difference(session, mean, resized(inputs, size)) for size in _batches(inputs))
@@ -126,8 +125,8 @@ def _check_size(mean: nn.Module) -> None:
 # Making it ------------------------------------------------------------------------------------------
 
 
-def _to_onnx(program: ExportedProgram) -> Any:
-    """The program as an ONNX model, small and without what exporters note for debugging."""
+def _to_onnx(program: ExportedProgram, stored: Mapping[str, Bytes]) -> Any:
+    """The program as an ONNX model, small and without what exporters note for debugging; ``stored`` are bytes in it."""
     import onnx_ir
     from onnx_ir.passes.common import ClearMetadataAndDocStringPass
     from onnxscript.optimizer import optimize_ir
@@ -139,17 +138,21 @@ def _to_onnx(program: ExportedProgram) -> Any:
         except Exception as error:
             raise ExportError(f"torch.onnx cannot convert this model: {error}") from error
         assert converted is not None
-        optimize_ir(converted.model, should_fold=_should_fold)
-        ClearMetadataAndDocStringPass()(converted.model)
-        proto = onnx_ir.serde.serialize_model(converted.model)
+        raw = onnx_ir.serde.serialize_model(converted.model)
+        store_bytes_(raw.graph, stored)
+        model = onnx_ir.serde.deserialize_model(raw)
+        optimize_ir(model, should_fold=_should_fold)
+        ClearMetadataAndDocStringPass()(model)
+        proto = onnx_ir.serde.serialize_model(model)
     _tidy(proto)
     return proto
 
 
 def _should_fold(node: Any) -> bool | None:
-    """Not what is made of weights: multiplied out, the factors would be the dense weight again."""
+    """Not what is made of weights: multiplied out, the factors would be the dense weight again, and bytes floats."""
     constants = [value.const_value for value in node.inputs if value is not None and value.const_value is not None]
-    weights = any(constant.dtype.is_floating_point() and constant.size > 1 for constant in constants)
+    large = [constant.dtype for constant in constants if constant.size > 1]
+    weights = any(dtype.is_floating_point() or dtype.name == "INT8" for dtype in large)
     return False if weights else None  # None: the optimizer decides
 
 
@@ -209,10 +212,15 @@ def _difference(session: Any, mean: nn.Module, inputs: Sequence[Tensor]) -> floa
     if not share <= _TOLERANCE:
         raise ExportError(
             f"onnxruntime and the model differ by {share:.1e} of the largest output for a batch of "
-            f"{inputs[0].shape[0]}, more than {_TOLERANCE:.0e}; nothing was written. A model in float32 may help: "
-            f"model.float()"
+            f"{inputs[0].shape[0]}, more than {_TOLERANCE:.0e}; nothing was written. {_remedy(mean)}"
         )
     return share
+
+
+def _remedy(mean: nn.Module) -> str:
+    if all(parameter.dtype == torch.float32 for parameter in mean.parameters()):
+        return 'Try another layout, such as layout="dense", or rankfold.export.export_program'
+    return "A model in float32 may help: model.float()"
 
 
 def _numbers(found: Sequence[Tensor], expected: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
