@@ -10,6 +10,7 @@ import rankfold as rf
 from rankfold import uncertainty
 from rankfold.distributed import average_gradients, replicate_, tensorized_parameters
 from rankfold.export import export_onnx, export_program
+from rankfold.integrations.settings import Settings
 
 X = torch.ones(2, 8)
 
@@ -184,3 +185,51 @@ def test_a_damaged_state_leaves_the_determination_as_it_was(steps):
     with pytest.raises(ValueError, match="num_steps of the saved state must be 0 or a positive integer"):
         ranks.load_state_dict(ranks.state_dict() | {"num_steps": steps})
     assert ranks.num_steps == 0
+
+
+# Found by trying ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_model_that_is_broken_before_training(value):
+    network = model()
+    with torch.no_grad():
+        network[2].bias[0] = value
+    with pytest.raises(ValueError, match=r"NaN or infinity in 2\.bias before training; make it anew, or load a good"):
+        determination(network)
+
+
+def test_a_matrix_that_is_no_tensor():
+    with pytest.raises(TypeError, match="the matrix to start from must be a tensor, got list"):
+        rf.Linear(8, 6, config=rf.CP(3), matrix=[[1.0]])
+
+
+def test_progress_that_cannot_be_called():
+    with pytest.raises(TypeError, match="progress must be a function of a name, a number and a total, got 3"):
+        rf.tensorize_(dense(), rf.CP(2), progress=3)
+
+
+def test_an_optimizer_of_another_model_has_nothing_to_cut():
+    other = torch.optim.SGD(model().parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="the optimizer has no parameter of this model; give the one that trains it"):
+        rf.prune_(model(), other)
+
+
+def test_saving_to_no_name():
+    with pytest.raises(ValueError, match="the path is empty; name a folder"):
+        rf.save(model(), "")
+
+
+def test_a_folder_in_the_place_of_a_file_of_a_checkpoint(tmp_path):
+    rf.save(model(), tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "model.safetensors").mkdir()
+    with pytest.raises(ValueError, match=r"model\.safetensors is no file; save the model again"):
+        rf.load(model(), tmp_path)
+
+
+@pytest.mark.parametrize("numbers", [{"total_steps": -1}, {"num_data": 0}, {"total_steps": 1.5}])
+def test_a_callback_refuses_numbers_when_it_is_made(numbers):
+    (name,) = numbers
+    with pytest.raises(ValueError, match=f"{name} must be a positive integer, got {numbers[name]}"):
+        Settings(**{"num_data": None, "total_steps": None} | numbers, options={})

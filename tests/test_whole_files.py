@@ -1,6 +1,7 @@
 """Files that cannot be written to their end: nothing half written is left, and what was there before stays."""
 
 import errno
+import os
 
 import pytest
 import torch
@@ -71,3 +72,37 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(size, tmp_path)
     found = read_checkpoint(tmp_path, model, {})
     assert found is not None
     assert found["number"].tolist() == [1]
+
+
+# What is no plain file ------------------------------------------------------------------------------
+
+
+def test_a_pipe_is_not_replaced_by_a_file(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for write in (check_writable, lambda file: write_whole(file, "text")):
+        with pytest.raises(NotWritten, match=r"pipe cannot be written \(it is a device or a pipe, not a file\)"):
+            write(pipe)
+    assert pipe.is_fifo()
+
+
+def test_a_checkpoint_does_not_replace_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "rankfold.json")
+    with pytest.raises(NotWritten, match="a device or a pipe"):
+        rf.save(nn.Linear(2, 2), tmp_path)
+    assert (tmp_path / "rankfold.json").is_fifo()
+    assert not files(tmp_path)
+
+
+def test_what_a_link_leads_to_is_written(tmp_path):
+    (tmp_path / "link").symlink_to("file")
+    write_whole(tmp_path / "link", "text")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "text"
+    assert files(tmp_path) == {"file", "link"}
+
+
+def test_both_files_of_a_checkpoint_can_be_read_by_the_same_people(tmp_path):
+    rf.save(nn.Linear(2, 2), tmp_path)
+    tensors, manifest = (tmp_path / name for name in ("model.safetensors", "rankfold.json"))
+    assert tensors.stat().st_mode == manifest.stat().st_mode

@@ -65,6 +65,8 @@ class BayesianTensor(nn.Module):
         dtype = dtype or torch.get_default_dtype()
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             raise TypeError(f"dtype must be a floating-point one such as torch.float32, got {dtype!r}")
+        if not isinstance(matrix, Tensor | None):
+            raise TypeError(f"the matrix to start from must be a tensor, got {type(matrix).__name__}")
         self.format = format
         self.max_ranks = format.ranks
         self.weight_std = weight_std

@@ -15,6 +15,7 @@ it anew.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
@@ -29,7 +30,7 @@ from torch import Tensor, nn
 from rankfold.bayesian_tensor import BayesianTensor, describe, tensors_of
 from rankfold.health import first_of, not_finite
 from rankfold.manifest import Manifest
-from rankfold.whole_files import errors_of_the_system, writing
+from rankfold.whole_files import errors_of_the_system, real_file, writing
 from rankfold.wrapping import check_values, unwrapped
 
 TENSORS_FILE = "model.safetensors"
@@ -57,6 +58,8 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     ...     torch.equal(load(make(), folder)(x), model(x))
     True
     """
+    if not os.fspath(path):
+        raise ValueError("the path is empty; name a folder, or '.' for the current one")
     folder, model = Path(path), unwrapped(model)
     if os.path.isfile(folder):  # False, unlike the method, of a name that is too long
         raise NotADirectoryError(f"{folder} is a file; give a folder, and rankfold.save makes it if it is missing")
@@ -120,6 +123,8 @@ def read_manifest(folder: Path) -> Manifest:
             raise FileNotFoundError(
                 f"no rankfold checkpoint at {folder}: {file} does not exist; rankfold.save(model, folder) writes one"
             )
+        if file != folder and not file.is_file():
+            raise ValueError(f"no rankfold checkpoint at {folder}: {file} is no file; save the model again, elsewhere")
     return Manifest.from_json((folder / MANIFEST_FILE).read_bytes(), str(folder / MANIFEST_FILE))
 
 
@@ -171,7 +176,9 @@ def _write(stored: dict[str, Tensor], text: str, folder: Path) -> None:
         with errors_of_the_system():
             save_file(stored, partial / TENSORS_FILE, metadata={"format": "pt", _HEADER_KEY: text})
         (partial / MANIFEST_FILE).write_text(text, encoding="utf-8")
+        shutil.copymode(partial / MANIFEST_FILE, partial / TENSORS_FILE)  # safetensors lets no one else read it
         for file in (TENSORS_FILE, MANIFEST_FILE):
+            real_file(folder / file)
             _flush(partial / file)
         for file in (TENSORS_FILE, MANIFEST_FILE):
             os.replace(partial / file, folder / file)

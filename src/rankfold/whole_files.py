@@ -48,19 +48,27 @@ def writing(place: Path) -> Iterator[None]:
 def check_writable(file: Path) -> None:
     """Refuse, before anything is computed, a file that cannot be written; nothing is made yet."""
     with writing(file):
-        if file.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        nearest = next(folder for folder in file.absolute().parents if folder.exists())
+        nearest = next(folder for folder in real_file(file).parents if folder.exists())
         nearest.mkdir(exist_ok=True)  # fails of a file, in the words of making the folder
         with TemporaryFile(dir=nearest):
             pass
+
+
+def real_file(file: Path) -> Path:
+    """Where a link leads. A folder, a device or a pipe is refused: a file would take its place."""
+    real = file.resolve()
+    if real.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if real.exists() and not real.is_file():
+        raise OSError(errno.EINVAL, "it is a device or a pipe, not a file")
+    return real
 
 
 @contextmanager
 def whole_file(file: Path) -> Iterator[Path]:
     """Where to write what becomes ``file`` once all of it is there; its folder is made if it is missing.
 
-    If writing fails, what ``file`` held before is still there, and nothing half written stays behind.
+    If writing fails, what ``file`` held before is still there, and nothing half written stays behind. A link stays one.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -69,12 +77,13 @@ def whole_file(file: Path) -> Iterator[Path]:
     ...     os.listdir(folder)
     ['page.html']
     """
-    partial = file.with_name(f".{os.getpid()}.{file.name}")  # the ending stays: it says what is to be written
     with writing(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
+        real = real_file(file)
+        partial = real.with_name(f".{os.getpid()}.{real.name}")  # the ending stays: it says what is to be written
+        real.parent.mkdir(parents=True, exist_ok=True)
         try:
             yield partial
-            os.replace(partial, file)
+            os.replace(partial, real)
         finally:
             partial.unlink(missing_ok=True)
 

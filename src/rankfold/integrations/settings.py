@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from rankfold.accounting import accounting
 from rankfold.rank_determination import RankDetermination
+from rankfold.shapes import check_positive
 
 # Those of a RankDetermination besides the model, the optimizer, num_data and total_steps.
 OPTIONS = tuple(inspect.signature(RankDetermination).parameters)[4:]
@@ -37,6 +38,8 @@ class Settings:
                 close = difflib.get_close_matches(name, known, n=1)
                 hint = f"did you mean {close[0]!r}?" if close else f"options are {', '.join(known)}"
                 raise TypeError(f"RankDeterminationCallback has no option {name!r}; {hint}")
+        given = {"num_data": num_data, "total_steps": total_steps}
+        check_positive(**{name: number for name, number in given.items() if number is not None})
         self.num_data = num_data
         self.total_steps = total_steps
         self.options = options

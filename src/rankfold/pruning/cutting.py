@@ -95,12 +95,14 @@ def prune_(
     (2,)
     """
     check_rule(rule)
+    optimizers = optimizers_of(optimizer)
+    _check_known(model, optimizers)
     dead = {
         name: (rule or default_rule(tensor)).dead(tensor)
         for name, tensor in tensors_of(model).items()
         if tensor.has_prior
     }
-    return cut_dead_ranks(model, dead, optimizers_of(optimizer), copies=copies_of(model, copies), rule=rule)
+    return cut_dead_ranks(model, dead, optimizers, copies=copies_of(model, copies), rule=rule)
 
 
 def cut_dead_ranks(
@@ -144,6 +146,13 @@ def optimizers_of(optimizer: Optimizer | Sequence[Optimizer]) -> list[Optimizer]
     if not isinstance(several, Sequence) or not all(isinstance(entry, Optimizer) for entry in several):
         raise TypeError(f"expected a torch.optim optimizer, or a sequence of them, got {type(optimizer).__name__}")
     return list(several)
+
+
+def _check_known(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+    """Refuse optimizers of another model, whose state would not be cut along."""
+    known = {p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    if optimizers and known.isdisjoint(model.parameters()):
+        raise ValueError("the optimizer has no parameter of this model; give the one that trains it, or none")
 
 
 def _kept_ranks(tensor: BayesianTensor, dead: Sequence[Tensor], rule: PruningRule) -> list[Tensor]:

@@ -60,6 +60,8 @@ def tensorize_(
       (2): Linear(in_features=512, out_features=10, bias=True)
     )
     """
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress must be a function of a name, a number and a total, got {progress!r}")
     decisions = decide(model, config, filter_fn, overrides)
     chosen = [decision for decision in decisions if decision.config is not None]
     _check_refusals(decisions)
