@@ -203,6 +203,9 @@ def test_a_network_in_the_current_folder_is_found(tmp_path, monkeypatch):
     (tmp_path / "my_own_nets.py").write_text("from rankfold.demo import classifier\n")
     result = export("saved", "--model", "my_own_nets:classifier", "--input", "64")
     assert result.exit_code == 0, result.output
+    assert "installed or on PYTHONPATH, or it lies in the current folder" in " ".join(
+        export("--help").output.replace("│", " ").split()
+    )
 
 
 # Without torch -----------------------------------------------------------------------------------------

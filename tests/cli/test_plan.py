@@ -88,3 +88,13 @@ def test_a_wrong_request_is_refused_as_in_training(tmp_path):
         assert planned.output.replace("rankfold plan", "rankfold train").replace("root plan", "root train") == (
             trained.output
         )
+
+
+def test_where_the_rank_makes_no_layer_smaller_half_of_it_does(tmp_path):
+    data = tmp_path / "reviews.txt"
+    texts = [" ".join(f"word{(n + k) % 24}" for k in range(8)) for n in range(120)]
+    data.write_text("".join(f"{'good' if n % 2 else 'bad'}\t{text}\n" for n, text in enumerate(texts)))
+    command = ("plan", data, "--format", "tt")
+    assert json.loads(run(*command, "--json").output)["spec"]["max_rank"] == 10
+    assert "--max-rank 20 makes no layer smaller than it is dense; 10 does" in run(*command, "--max-rank", 20).output
+    assert "If that makes no layer smaller, half of it, and so on." in run("plan", "--help").output

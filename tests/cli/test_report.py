@@ -160,10 +160,20 @@ def test_the_page_is_opened_on_request(copies, monkeypatch):
             "x cannot be written (Not a directory); choose",
         ),
         ([RESULT, "--out", f"{RESULT}/x.html"], "x.html cannot be written (File exists); choose another place"),
-        ([Path(__file__)], "is not valid JSON"),
+        (
+            [Path(__file__)],
+            "is not valid JSON: Expecting value: line 1 column 1 (char 0); name a result file, or the folder of a run",
+        ),
     ],
 )
 def test_a_wrong_request_is_explained(arguments, complaint):
     result = report(*arguments)
     assert result.exit_code == 2
     assert complaint in " ".join(result.output.replace("│", " ").split())
+
+
+def test_a_damaged_run_is_named_with_a_remedy(tmp_path):
+    (tmp_path / "run.json").write_text('{"table": "train"}')
+    words = " ".join(report(tmp_path).output.replace("│", " ").split())
+    assert "run.json is no run: it has no " in words
+    assert "; name a result file, or the folder of a run" in words

@@ -459,6 +459,9 @@ def test_resuming_insists_on_the_same_run(tmp_path, monkeypatch):
     assert f"holds an unfinished run of {data}; go on with: rankfold train {data}" in text(run(*again, *options))
     assert "--epochs is 4" in text(run(*again, "--resume", "--epochs", 5))
     assert "no folder of a run" in text(run("train", data, "--out", tmp_path / "other", "--resume"))
+    for other in (images(tmp_path / "photos"), lines(tmp_path / "reviews.txt")):
+        refused = text(run("train", other, "--out", tmp_path / "run", "--resume"))
+        assert f"{tmp_path / 'run'} was trained on {data}, got {other}; name the data it was trained on" in refused
     table(data, drop=("price",), seed=1)
     assert "is not what it was when the run" in text(run(*again, "--resume"))
     assert (tmp_path / "run" / "train" / "epoch-0001").is_dir()  # nothing is lost by trying
@@ -528,6 +531,19 @@ def test_a_bad_cell_is_named(row, column, cell, message, tmp_path):
     data = spoiled(table(tmp_path / "things.csv", drop=("price",)), row, column, cell)
     assert message in text(run("train", data, "--target", "kind", "--out", tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("cells", [range(1, 7), [n / 7 for n in range(30)], range(1000, 1040)])
+def test_a_mistake_among_the_numbers_to_predict_is_named(cells, tmp_path):
+    """It is no class, unless it is said to be one, or is seen again among few numbers."""
+    numbers = [*map(str, cells)] * 10
+    data = tmp_path / "t.csv"
+    data.write_text("\n".join(["a,price", *(f"{n % 7},{cell}" for n, cell in enumerate(numbers))]))
+    refused = text(run("plan", spoiled(data, 9, "price", "oops"), "--target", "price"))
+    assert "t.csv, row 9, column 'price': 'oops' is no finite number; nearly all others are; correct it, or" in refused
+    assert run("plan", data, "--target", "price", "--task", "classification").exit_code == 0
+    again = run("plan", spoiled(data, 20, "price", "oops"), "--target", "price")
+    assert again.exit_code == (0 if len(cells) == 6 else 2), again.output
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,13 @@ def test_numbers_and_what_counts_as_a_column_of_them(tmp_path):
         ("a,b\n", MissingData, "has no rows"),
         ("", MissingData, "is empty; its first row must name the columns"),
         (b"a,b\n1,\xff\n", DamagedData, "line 2 is not UTF-8"),
-        ('a,b\n1,"x\n', DamagedData, "line 2 is no CSV"),
+        ('a,b\n1,"x\n', DamagedData, r"line 2 is no CSV \(unexpected end of data\); mend it$"),
+        (
+            'a,b\n"1\n",2\n\n"5,6\n7,8\n9,0\n',
+            DamagedData,
+            r"line 5 is no CSV \(unexpected end of data\); mend it, perhaps a quote is not closed",
+        ),
+        ('a,b\n1,2\n"5,6\n"7",8\n', DamagedData, r"line 3 is no CSV \(',' expected after '\"'\); mend it, perhaps"),
     ],
 )
 def test_what_is_wrong_is_named(content, error, message, tmp_path):

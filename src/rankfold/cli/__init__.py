@@ -19,6 +19,14 @@ def app() -> None:
         from rankfold.cli.main import app as commands
 
         commands()
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        # errors of files are named by the commands; what is left is a full disk behind standard output
+        from rankfold.cli.saying import say_no_more, unheard
+
+        say_no_more()
+        sys.exit(f"error: {unheard(error)}")
     except ModuleNotFoundError as error:
         package = (error.name or "").split(".")[0]
         if package not in _EXTRA:

@@ -69,7 +69,7 @@ def export(
 
     `rankfold export runs/mine net.onnx --model mypackage.nets:small --input 3x32x32`
 
-    The package is one that is installed, or a folder of its name in the current one.
+    The package is one that is installed or on PYTHONPATH, or it lies in the current folder.
 
     For a run of `train` the file takes what the network takes, not the data as they are on disk: `preprocessing.json`
     in the run's folder says how one becomes the other. Of a table, numbers are standardised, (x − mean) / std, with 0

@@ -13,6 +13,7 @@ from rankfold.cli.reading import refusal
 from rankfold.cli.writing import check_folder, writing
 from rankfold.data.errors import DataError
 from rankfold.jobs.finished import check_finished_if_trained
+from rankfold.reporting.checking import UnreadableRun
 from rankfold.reporting.page import Report, make_report, write_page
 from rankfold.reporting.reading import DEMO_FILE, RUN_FILE, find_files, read_run
 from rankfold.reporting.run import Run
@@ -78,9 +79,16 @@ def _read(paths: list[Path]) -> tuple[Run | None, list[Run]]:
     """The run that the page is about, if the first path is one, and all others."""
     for path in paths:
         check_finished_if_trained(path)
-    first, *rest = ([read_run(file) for file in find_files(path)] for path in paths)
+    first, *rest = ([_read_file(file) for file in find_files(path)] for path in paths)
     others = [run for found in rest for run in found]
     return (first[0], others) if len(first) == 1 else (None, [*first, *others])
+
+
+def _read_file(file: Path) -> Run:
+    try:
+        return read_run(file)
+    except UnreadableRun as error:
+        raise UnreadableRun(f"{error}; name a result file, or the folder of a run") from error
 
 
 def _target(run: Path, out: Path | None) -> Path:

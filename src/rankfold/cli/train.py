@@ -18,6 +18,7 @@ from rich.live import Live
 from rankfold.cli import train_options as o
 from rankfold.cli.device import chosen_device
 from rankfold.cli.reading import refusal
+from rankfold.cli.saying import Unheard, say_no_more, saying
 from rankfold.cli.stopping import PATIENCE, above_cursor, exit_code, nothing_written_yet, stop_requests
 from rankfold.cli.train_screen import dense_line, hints, opening_line, progress_line, result_table, screen
 from rankfold.cli.writing import check_folder
@@ -25,7 +26,7 @@ from rankfold.data.errors import DataError
 from rankfold.experiments.training import Epoch
 from rankfold.health import NumericalFault
 from rankfold.jobs.dense_twin import check_has_twin
-from rankfold.jobs.job import JOB_FILE, RESULT_FILE, Job, check_not_failed, default_lr, learn
+from rankfold.jobs.job import JOB_FILE, RESULT_FILE, Job, check_not_failed, default_lr, learn_again
 from rankfold.jobs.preparation import counted
 from rankfold.jobs.running import JobRun, Record, Stopped, Watcher, fingerprint
 from rankfold.whole_files import not_written
@@ -91,7 +92,12 @@ def train(
     except (DataError, ValueError, OSError) as error:
         raise refusal(error) from error
     check_folder(folder)
-    _train(run, _Output(quiet, as_json), resume)
+    try:
+        _train(run, _Output(quiet, as_json), resume)
+    except Unheard as error:
+        say_no_more()
+        _say_error(f"{error}; {_how_to_go_on(run)}")
+        raise typer.Exit(FAILED) from error
 
 
 # What to train ----------------------------------------------------------------------------------------
@@ -139,7 +145,7 @@ def _resumed(context: typer.Context, data: Path, folder: Path, device: torch.dev
         if source is not None and source.name == "COMMANDLINE" and wanted != value:
             option = "--" + name.replace("_", "-")
             raise ValueError(f"{option} is {value} in {folder}, got {wanted}; leave it out, or start anew with --out")
-    _, learned = learn(data, job.model, job.options)
+    learned = learn_again(data, kept_job, folder)
     if fingerprint(learned) != job.fingerprint:
         raise ValueError(f"{data} is not what {began_with} was when the run in {folder} began; start anew with --out")
     if context.params["dense"]:  # nothing speaks against deciding it later
@@ -168,6 +174,7 @@ class _Output:
     quiet: bool
     as_json: bool
 
+    @saying()
     def show(self, run: JobRun, console: Console, live: Live | None) -> None:
         """The epoch that has just ended."""
         now = run.history[-1]
@@ -181,6 +188,7 @@ class _Output:
         elif now["epoch"] % every == 0 or now["epoch"] == 1:
             console.print(progress_line(run), highlight=False, soft_wrap=True)
 
+    @saying()
     def show_dense(self, run: JobRun, epoch: Epoch, console: Console, live: Live | None) -> None:
         """The epoch of the dense network that has just ended."""
         every = max(1, run.job.spec.epochs // _LINES)
@@ -208,10 +216,8 @@ def _train(run: JobRun, output: _Output, resumed: bool) -> None:
         except (Stopped, KeyboardInterrupt) as stop:
             _say_stopped(run, output, console, stop)
             raise typer.Exit(exit_code(requests)) from None
-        except BrokenPipeError:  # whoever read what we say has left
-            raise
         except (NumericalFault, OSError) as error:
-            Console(stderr=True).print(f"error: {_why(run, error)}", style="red", markup=False, soft_wrap=True)
+            _say_error(_why(run, error))
             raise typer.Exit(FAILED) from error
     _say_result(run, result, output, console)
 
@@ -245,6 +251,17 @@ def _why(run: JobRun, error: NumericalFault | OSError) -> str:
     return f"{what}; try --lr {smaller:.2g}, in another folder (--out)"
 
 
+def _say_error(what: str) -> None:
+    Console(stderr=True).print(f"error: {what}", style="red", markup=False, soft_wrap=True)
+
+
+def _how_to_go_on(run: JobRun) -> str:
+    if (run.folder / RESULT_FILE).exists():
+        return f"the run is finished, all of it is in {run.folder}"
+    return f"go on with: {run.resume_command}"
+
+
+@saying()
 def _say_stopped(run: JobRun, output: _Output, console: Console, stop: BaseException) -> None:
     kept = f"Stopped after {len(run.history)} of {counted(run.job.spec.epochs, 'epoch')}; the checkpoint is kept."
     if len(run.history) == run.job.spec.epochs:
@@ -259,6 +276,7 @@ def _say_stopped(run: JobRun, output: _Output, console: Console, stop: BaseExcep
     console.print(f"Go on with: {run.resume_command}", markup=False, highlight=False, soft_wrap=True)
 
 
+@saying()
 def _say_result(run: JobRun, result: Record, output: _Output, console: Console) -> None:
     if output.as_json:
         kept = {key: value for key, value in result.items() if key != "history"}

@@ -57,7 +57,11 @@ KlWeight = Annotated[
 ]
 MaxRank = Annotated[
     int | None,
-    typer.Option(min=1, help="Rank to start from: 50 for cp, 8 for tucker, 20 for tt and ttm; less for few clicks."),
+    typer.Option(
+        min=1,
+        help="Rank to start from: 50 for cp, 8 for tucker, 20 for tt and ttm; less for few clicks. If that makes no "
+        "layer smaller, half of it, and so on.",
+    ),
 ]
 Epochs = Annotated[
     int | None, typer.Option(min=1, help="Passes over the data; enough for 3,000 steps; 1 if there are 384,000 clicks.")

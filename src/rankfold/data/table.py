@@ -11,7 +11,7 @@ import csv
 import io
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -84,7 +84,7 @@ def parsed(cells: Sequence[str]) -> NDArray[np.float64] | int:
     values = np.full(len(cells), np.nan)
     for n, cell in enumerate(cells):
         if cell:
-            value = _number(cell)
+            value = number(cell)
             if value is None:
                 return n
             values[n] = value
@@ -99,11 +99,12 @@ def is_numeric(cells: Sequence[str]) -> bool:
     """
     counts = Counter(cells)
     present = sum(times for cell, times in counts.items() if cell)
-    others = sum(times for cell, times in counts.items() if cell and _number(cell) is None)
+    others = sum(times for cell, times in counts.items() if cell and number(cell) is None)
     return present > 0 and others < max(1.0, _FEW * present)
 
 
-def _number(cell: str) -> float | None:
+def number(cell: str) -> float | None:
+    """The finite number in a cell, or none."""
     try:
         value = float(cell)
     except ValueError:
@@ -131,22 +132,32 @@ def read_table(path: Path) -> Table:
 
 def _csv(path: Path) -> tuple[list[str], list[list[str]]]:
     text = _decoded(path)
+    rows = _rows(path, text)
+    names = [name.strip() for name in next(rows, (0, []))[1]]
+    columns: list[list[str]] = [[] for _ in names]
+    for n, (line, row) in enumerate(((line, row) for line, row in rows if row), start=FIRST_ROW):
+        if len(row) != len(names):
+            raise DamagedData(
+                f"{path}, row {n} (line {line}) has {len(row)} cells, but there are {len(names)}"
+                f" columns; mend it, or remove the row"
+            )
+        for column, cell in zip(columns, row, strict=True):
+            column.append(_cleaned(cell))
+    return names, columns
+
+
+def _rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
+    """All rows, each with its last line; of one that cannot be read, as of an open quote, its first line is named."""
     header = text.partition("\n")[0]
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(_DELIMITERS, key=header.count), strict=True)
+    complete = 0  # lines
     try:
-        names = [name.strip() for name in next(reader, [])]
-        columns: list[list[str]] = [[] for _ in names]
-        for n, row in enumerate((row for row in reader if row), start=FIRST_ROW):
-            if len(row) != len(names):
-                raise DamagedData(
-                    f"{path}, row {n} (line {reader.line_num}) has {len(row)} cells, but there are {len(names)}"
-                    f" columns; mend it, or remove the row"
-                )
-            for column, cell in zip(columns, row, strict=True):
-                column.append(_cleaned(cell))
+        for row in reader:
+            complete = reader.line_num
+            yield complete, row
     except csv.Error as error:
-        raise DamagedData(f"{path}, line {reader.line_num} is no CSV ({error}); mend it") from error
-    return names, columns
+        hint = ", perhaps a quote is not closed" if reader.line_num > complete + 1 else ""
+        raise DamagedData(f"{path}, line {complete + 1} is no CSV ({error}); mend it{hint}") from error
 
 
 def _decoded(path: Path) -> str:

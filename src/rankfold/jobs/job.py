@@ -11,7 +11,7 @@ from typing import Any, final
 
 from rankfold.data.clicks import LABELLED, UNLABELLED
 from rankfold.data.criteo.files import blocks
-from rankfold.data.errors import DamagedData, MissingData
+from rankfold.data.errors import DamagedData, DataError, MissingData
 from rankfold.data.table import PARQUET
 from rankfold.experiments.results import write_result
 from rankfold.experiments.spec import FormatName, Spec
@@ -96,6 +96,17 @@ def learn(data: Path, model: ModelName | None, options: DataOptions) -> tuple[Mo
         raise ValueError(f"--model {model} does not suit {data}, which is {kind.described_as}; use --model {fitting}")
     kind.check_options(data, options)
     return model or kind.models[0], kind.learn(data, options)
+
+
+def learn_again(data: Path, job: Job, folder: Path) -> Learned:
+    """The data, read as those of the job in a folder were; other data may not suit its model and options."""
+    try:
+        return learn(data, job.model, job.options)[1]
+    except (DataError, ValueError) as error:
+        if data.resolve() == job.data.resolve() or not data.exists():
+            raise
+        what = f"{folder} was trained on {job.data}, got {data}"
+        raise ValueError(f"{what}; name the data it was trained on, or start anew with --out") from error
 
 
 def kind_of(data: Path, model: ModelName | None, options: DataOptions) -> type[Images | Tabular | Texts | Impressions]:

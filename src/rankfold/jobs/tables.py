@@ -13,13 +13,15 @@ import torch
 from numpy.typing import NDArray
 
 from rankfold.data.errors import DamagedData, MissingData
-from rankfold.data.table import FIRST_ROW, Table, is_numeric, parsed, read_table
+from rankfold.data.table import FIRST_ROW, Table, is_numeric, number, parsed, read_table
 from rankfold.jobs.preparation import DataOptions, Encoded, Learned, ModelName, Network, Preparation, Rows, divide
 from rankfold.jobs.targets import Classes, Quantity
 from rankfold.models.mlp import UNKNOWN_ROW, TableClassifier, TableRegressor
 
 # Whole numbers of more values than this, or than this share of the rows, are a quantity, not classes.
 MOST_CLASSES, _LARGEST_SHARE = 20, 0.5
+# A target of at least so many numbers, and at most this share of other cells, is one of numbers.
+_ENOUGH_NUMBERS, _MOST_MISTAKES = 20, 0.05
 # A category seen once says little; it counts as unknown.
 _MIN_COUNT = 2
 
@@ -163,9 +165,27 @@ def _is_regression(table: Table, options: DataOptions) -> bool:
         return options.task == "regression"
     values = parsed(cells)
     if isinstance(values, int):
+        _check_mistakes(table, options.target)
         return False
+    return _is_quantity(values)
+
+
+def _is_quantity(values: NDArray[np.float64]) -> bool:
+    """Whether numbers are many different ones, or fractions."""
     distinct = len(set(values.tolist()))
-    return distinct > min(MOST_CLASSES, _LARGEST_SHARE * len(cells)) or bool((values != np.round(values)).any())
+    return distinct > min(MOST_CLASSES, _LARGEST_SHARE * len(values)) or bool((values != np.round(values)).any())
+
+
+def _check_mistakes(table: Table, name: str) -> None:
+    """Refuse a cell that is no number where nearly all others are; names seen again among few numbers are classes."""
+    cells = table.columns[name]
+    others = Counter(cell for cell in cells if number(cell) is None)
+    values = parsed([cell for cell in cells if cell not in others])
+    assert not isinstance(values, int)
+    if len(values) < _ENOUGH_NUMBERS or others.total() > _MOST_MISTAKES * len(cells):
+        return
+    if _is_quantity(values) or max(others.values()) == 1:
+        table.numbers(name, "nearly all others are; correct it, or give --task classification if it is a class")
 
 
 def _quantity(table: Table, name: str, train: Rows) -> Quantity:
