@@ -135,7 +135,7 @@ def find_network(name: str) -> Callable[..., nn.Module]:
     except (ImportError, ValueError, AttributeError) as error:
         raise ValueError(
             f"there is no function {name!r} ({error}); give it as package.module:function, with the package installed "
-            f"or its folder on PYTHONPATH"
+            f"or on PYTHONPATH, or, for the command line, in the current folder"
         ) from error
     if not callable(found):
         raise ValueError(f"{name} must be a function that makes the network, got {type(found).__name__}")

@@ -20,11 +20,11 @@ def app() -> None:
 
         commands()
     except OSError as error:
-        if error.filename is not None:
-            raise
-        # errors of files are named by the commands; what is left is a full disk behind standard output
-        from rankfold.cli.saying import say_no_more, unheard
+        from rankfold.cli.saying import WRITING, say_no_more, unheard
 
+        # errors of files are named by the commands; what is left is a full disk behind standard output
+        if error.filename is not None or error.errno not in WRITING:
+            raise
         say_no_more()
         sys.exit(f"error: {unheard(error)}")
     except ModuleNotFoundError as error:
