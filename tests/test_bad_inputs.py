@@ -195,8 +195,13 @@ def test_a_model_that_is_broken_before_training(value):
     network = model()
     with torch.no_grad():
         network[2].bias[0] = value
-    with pytest.raises(ValueError, match=r"NaN or infinity in 2\.bias before training; make it anew, or load a good"):
+    broken = r"a model that holds NaN or infinity, in 2\.bias; make it anew, or load a good one"
+    with pytest.raises(ValueError, match=f"cannot train {broken}"):
         determination(network)
+    with pytest.raises(ValueError, match=f"cannot prune {broken}"):
+        rf.prune_(network)
+    with pytest.raises(ValueError, match=f"cannot update the statistics of {broken}"):
+        rf.update_bn(nn.Sequential(*network, nn.BatchNorm1d(2)), [X])
 
 
 def test_a_matrix_that_is_no_tensor():

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from rankfold.health import check_finite
 from rankfold.layers.base import posterior_mean
 from rankfold.wrapping import check_model
 
@@ -44,6 +45,7 @@ def update_bn(model: nn.Module, batches: Iterable[Batch]) -> None:
     norms = norms_of(model)
     if not norms:
         return
+    check_finite(model, "update the statistics of")
     kept = _statistics(norms)
     try:
         with posterior_mean(model), collecting(norms):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rankfold.distributed import whole
+from rankfold.wrapping import check_model
 
 _NAMES_SHOWN = 3
 
@@ -106,6 +107,16 @@ def not_finite(named: Iterable[tuple[str, Tensor]]) -> list[str]:
         flags = torch.stack([finite[n] for n in indices]).tolist()
         broken += [floats[n][0] for n, ok in zip(indices, flags, strict=True) if not ok]
     return broken
+
+
+def check_finite(model: nn.Module, action: str) -> None:
+    """Refuse a model that is broken already."""
+    check_model(model)
+    if broken := not_finite(model.named_parameters()):
+        raise ValueError(
+            f"cannot {action} a model that holds NaN or infinity, in {first_of(broken)}; "
+            f"make it anew, or load a good one"
+        )
 
 
 def first_of(names: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rankfold.health import first_of, not_finite
+from rankfold.health import check_finite
 from rankfold.posterior import FactorPosterior
 from rankfold.shapes import is_number
 from rankfold.wrapping import check_model, check_values
@@ -46,10 +46,7 @@ def param_groups(model: nn.Module, lr: float | Tensor = 2e-3, weight_decay: floa
 def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
     """Refuse a model without good values, and optimizers that miss parameters of it or decay log-stds."""
     check_values(model.named_parameters(), "train")
-    if broken := not_finite(model.named_parameters()):
-        raise ValueError(
-            f"the model holds NaN or infinity in {first_of(broken)} before training; make it anew, or load a good one"
-        )
+    check_finite(model, "train")
     decay = {
         id(p): group.get("weight_decay", 0.0) for o in optimizers for group in o.param_groups for p in group["params"]
     }

@@ -709,3 +709,37 @@ def test_what_is_not_installed_is_named_before_training(missing, extra, tmp_path
     with pytest.raises(SystemExit, match=rf"needs {missing}; install it with: pip install 'rankfold\[{extra}\]'"):
         entry()
     assert not (tmp_path / "run").exists()
+
+
+def european(folder, text="{a};{b};{label}"):
+    """Rows with semicolons and decimal commas."""
+    random = np.random.default_rng(0)
+    rows = [
+        text.format(a=f"{a:.4f}".replace(".", ","), b=f"{b:.4f}", label="yes" if a + b > 0 else "no")
+        for a, b in random.normal(size=(60, 2))
+    ]
+    file = folder / "european.csv"
+    file.write_text("\n".join(["a;b;y", *rows]) + "\n")
+    return file
+
+
+def test_numbers_with_commas_are_not_taken_for_names(tmp_path):
+    file = european(tmp_path)
+    result = run("plan", file, "--target", "y")
+    assert result.exit_code == 2
+    assert "row 2, column 'a': '0,1257' is no number for its comma; write decimal points" in text(result)
+    kept = run("plan", file, "--target", "y", "--ignore", "a")
+    assert kept.exit_code == 0, kept.output
+    assert run("plan", file, "--target", "a").exit_code == 2
+
+
+def test_columns_that_are_left_out_are_named(tmp_path):
+    file = european(tmp_path, "n{a};{b};{label}")
+    result = run("plan", file, "--target", "y")
+    assert result.exit_code == 0, result.output
+    assert "left out, as all their values are the same or all differ: 'a'" in result.output
+
+
+def test_images_cannot_be_made_huge(tmp_path):
+    data, _ = data_of("images", tmp_path)
+    assert "must be at most 4096, got '100000'" in text(run("plan", data, "--image-size", 100000))

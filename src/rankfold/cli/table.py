@@ -34,11 +34,11 @@ def table(
     try:
         summary = summarize(request, Places(experiments, results))
         tables = [brief_grid(summary)] if brief else grids(summary)
-        if write is None:
-            typer.echo(render(tables, format))
-            return
-        with writing(write, "--write"):
-            changed = write_between_markers(write, f"table {name}", render(tables, "markdown"))
+        said = render(tables, format)
+        if write is not None:
+            with writing(write, "--write"):
+                changed = write_between_markers(write, f"table {name}", render(tables, "markdown"))
+            said = f"{write} is {'now' if changed else 'already'} up to date"
     except (ValueError, OSError) as error:
         raise refusal(error) from error
-    typer.echo(f"{write} is {'now' if changed else 'already'} up to date")
+    typer.echo(said)

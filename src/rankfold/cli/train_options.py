@@ -41,7 +41,9 @@ Categorical = Annotated[
 Ignore = Annotated[list[str] | None, typer.Option(help="Table: a column to leave out; repeatable.")]
 ImageSize = Annotated[
     int | None,
-    typer.Option(min=8, help="Images: pixels of a side. If left out, 64, or as they are if all have one smaller size."),
+    typer.Option(
+        min=8, max=4096, help="Images: pixels of a side. If left out, 64, or as they are if all have one smaller size."
+    ),
 ]
 Format = Annotated[
     FormatName, typer.Option(help="How weights are factored: cp has one rank per layer, the others several.")

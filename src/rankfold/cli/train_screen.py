@@ -51,7 +51,10 @@ def data_line(job: Job, preparation: Preparation, num_train: int, num_held: int)
     what = f"regression of {target.name!r}" if isinstance(target, Quantity) else f"{len(target.names)} classes"
     if preparation.guess is not None and job.options.task is None:
         what += f" ({preparation.guess})"
-    return f"{preparation.described_as}, {what}: {counted(num_train, 'example')} to train, {num_held:,} held back"
+    remark = "" if preparation.remark is None else f" ({preparation.remark})"
+    return (
+        f"{preparation.described_as}, {what}: {counted(num_train, 'example')} to train, {num_held:,} held back{remark}"
+    )
 
 
 def progress_line(run: JobRun) -> str:

@@ -153,6 +153,11 @@ class Preparation(ABC):
         """How the task was chosen where nobody said it, and how to choose the other; nothing if there is but one."""
         return None
 
+    @property
+    def remark(self) -> str | None:
+        """What of the data is not used, if something is not."""
+        return None
+
     def about_target(self) -> dict[str, Any]:
         """What is predicted, for files: the names of the classes, or the quantity."""
         if isinstance(self.target, Classes):

@@ -68,6 +68,7 @@ class Tabular(Preparation):
     target_column: str
     numbers: tuple[NumberColumn, ...]
     categories: tuple[CategoryColumn, ...]
+    left_out: tuple[str, ...] = ()
 
     @classmethod
     def learn(cls, path: Path, options: DataOptions) -> Learned:
@@ -80,7 +81,9 @@ class Tabular(Preparation):
         train, validation = divide(labels, len(table), options.validation_share, path)
         target = _quantity(table, options.target, train) if regression else Classes.of(cells, path)
         numbers, categories = _columns(table, options, train)
-        preparation = cls(target, options.target, numbers, categories)
+        used = {options.target, *options.ignored, *(n.name for n in numbers), *(c.name for c in categories)}
+        left_out = tuple(name for name in table.columns if name not in used)
+        preparation = cls(target, options.target, numbers, categories, left_out)
         return Learned(preparation, preparation._encode(table), train, validation)
 
     def read(self, path: Path) -> Encoded:
@@ -111,6 +114,12 @@ class Tabular(Preparation):
             return "guessed from the target's numbers; --task regression changes it"
         return None
 
+    @property
+    def remark(self) -> str | None:
+        if not self.left_out:
+            return None
+        return f"left out, as all their values are the same or all differ: {', '.join(map(repr, self.left_out))}"
+
     def network(self, model: ModelName) -> Network:
         options = {"num_numbers": len(self.numbers), "sizes": [len(c.values) + 1 for c in self.categories]}
         if isinstance(self.target, Quantity):
@@ -128,6 +137,7 @@ class Tabular(Preparation):
             content["target_column"],
             tuple(NumberColumn(**column) for column in content["numbers"]),
             tuple(CategoryColumn(column["name"], tuple(column["values"])) for column in content["categories"]),
+            tuple(content.get("left_out", ())),
         )
 
     def _encode(self, table: Table) -> Encoded:
@@ -211,7 +221,11 @@ def _columns(
     _check_columns(table, options)
     numbers, categories = [], []
     for name, cells in table.columns.items():
-        if name == options.target or name in options.ignored:
+        if name in options.ignored:
+            continue
+        if name not in options.categorical and not (name == options.target and options.task == "classification"):
+            _check_commas(table, name)
+        if name == options.target:
             continue
         if name not in options.categorical and is_numeric(cells):
             numbers.append(_number_column(table, name, train))
@@ -222,6 +236,17 @@ def _columns(
     if not any(kept):
         raise MissingData(f"{table.path} has no column besides {options.target!r} that the prediction could come from")
     return tuple(kept[0]), tuple(kept[1])
+
+
+def _check_commas(table: Table, name: str) -> None:
+    """Refuse a column that would be one of numbers if its commas were points."""
+    cells = table.columns[name]
+    first = next((n for n, cell in enumerate(cells) if "," in cell), None)
+    if first is not None and not is_numeric(cells) and is_numeric([cell.replace(",", ".") for cell in cells]):
+        raise DamagedData(
+            f"{table.place(first, name)}: {cells[first]!r} is no number for its comma; write decimal points, and "
+            f"nothing between thousands, or give --categorical or --ignore with the column's name"
+        )
 
 
 def _check_columns(table: Table, options: DataOptions) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rankfold.bayesian_tensor import BayesianTensor, replace_data, tensors_of
+from rankfold.health import check_finite
 from rankfold.pruning.copies import copies_of, same_in_copies
 from rankfold.pruning.optimizer_state import check_state, cut_state
 from rankfold.pruning.rules import PruningRule, check_rule, default_rule
@@ -96,6 +97,7 @@ def prune_(
     """
     check_rule(rule)
     optimizers = optimizers_of(optimizer)
+    check_finite(model, "prune")
     _check_known(model, optimizers)
     dead = {
         name: (rule or default_rule(tensor)).dead(tensor)
