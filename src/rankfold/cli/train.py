@@ -26,9 +26,10 @@ from rankfold.data.errors import DataError
 from rankfold.experiments.training import Epoch
 from rankfold.health import NumericalFault
 from rankfold.jobs.dense_twin import check_has_twin
+from rankfold.jobs.fingerprint import is_same
 from rankfold.jobs.job import JOB_FILE, RESULT_FILE, Job, check_not_failed, default_lr, learn_again
 from rankfold.jobs.preparation import counted
-from rankfold.jobs.running import JobRun, Record, Stopped, Watcher, fingerprint
+from rankfold.jobs.running import JobRun, Record, Stopped, Watcher
 from rankfold.whole_files import not_written
 
 FAILED = 1
@@ -146,7 +147,7 @@ def _resumed(context: typer.Context, data: Path, folder: Path, device: torch.dev
             option = "--" + name.replace("_", "-")
             raise ValueError(f"{option} is {value} in {folder}, got {wanted}; leave it out, or start anew with --out")
     learned = learn_again(data, kept_job, folder)
-    if fingerprint(learned) != job.fingerprint:
+    if not is_same(job.fingerprint, learned):
         raise ValueError(f"{data} is not what {began_with} was when the run in {folder} began; start anew with --out")
     if context.params["dense"]:  # nothing speaks against deciding it later
         check_has_twin(learned.preparation, job.model)
