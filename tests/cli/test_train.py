@@ -733,7 +733,20 @@ def test_numbers_with_commas_are_not_taken_for_names(tmp_path):
     assert "row 2, column 'a': '0,1257' is no number for its comma; write decimal points" in text(result)
     kept = run("plan", file, "--target", "y", "--ignore", "a")
     assert kept.exit_code == 0, kept.output
-    assert run("plan", file, "--target", "a").exit_code == 2
+
+
+@pytest.mark.parametrize("options", [[], ["--task", "regression"]])
+def test_numbers_to_predict_with_commas_are_named(options, tmp_path):
+    """Whichever task is asked for, and whether all of them have one or one alone."""
+    refused = text(run("plan", european(tmp_path), "--target", "a", *options))
+    assert "row 2, column 'a': '0,1257' is no number for its comma; write decimal points, and nothing" in refused
+    assert "or give --task classification if they are classes" in refused
+    data = table(tmp_path / "t.csv")
+    data.write_text(data.read_text().replace(",", ";"))
+    rows = data.read_text().splitlines()
+    data.write_text("\n".join([*rows[:6], rows[6].rpartition(";")[0] + ";70,5", *rows[7:]]))
+    refused = text(run("plan", data, "--target", "price", *options))
+    assert "row 7, column 'price': '70,5' is no number for its comma; " in refused
 
 
 def test_columns_that_are_left_out_are_named(tmp_path):
