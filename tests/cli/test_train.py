@@ -756,6 +756,23 @@ def test_columns_that_are_left_out_are_named(tmp_path):
     assert "left out, as all their values are the same or all differ: 'a'" in result.output
 
 
+def test_images_in_no_sub_folder_are_counted(tmp_path):
+    data, _ = data_of("images", tmp_path)
+    options = ("--epochs", 1, "--out", tmp_path / "run")
+    (data / "up" / "up3.png").rename(data / "z.png")
+    assert "left out, as it is in no sub-folder: 'z.png'" in run("plan", data).output
+    (data / "up" / "up4.png").rename(data / "a.PNG")
+    said = "left out, as they are in no sub-folder: 2 images, the first is 'a.PNG'"
+    result = run("train", data, *options)
+    assert f"20 examples to train, 2 held back ({said})" in result.output
+    assert read_preparation(tmp_path / "run").left_out == ("a.PNG", "z.png")
+    predicted = run("predict", tmp_path / "run", data, "--out", tmp_path / "p.csv")
+    assert f"{said}; give a folder without sub-folders to predict for them" in predicted.output
+    alone = run("predict", tmp_path / "run", data / "up", "--out", tmp_path / "up.csv")
+    assert alone.exit_code == 0
+    assert "left out" not in alone.output
+
+
 def test_images_cannot_be_made_huge(tmp_path):
     data, _ = data_of("images", tmp_path)
     assert "must be at most 4096, got '100000'" in text(run("plan", data, "--image-size", 100000))
