@@ -487,6 +487,16 @@ def test_a_damaged_checkpoint_is_named_with_a_remedy(tmp_path, monkeypatch):
         assert f"{checkpoint}/state.pt is damaged (" in refused
         assert f"); delete {checkpoint} to begin again at epoch 1" in refused
     (checkpoint / "state.pt").write_bytes(whole)
+    for name in ("model.safetensors", "rankfold.json"):
+        whole = (checkpoint / name).read_bytes()
+        for content in (whole[: len(whole) // 2], b""):
+            (checkpoint / name).write_bytes(content)
+            refused = text(run(*again))
+            assert f"{checkpoint / name} is " in refused
+            assert f"; or delete {checkpoint} to begin again at epoch 1" in refused
+        (checkpoint / name).unlink()
+        assert f"; or delete {checkpoint} to begin again at epoch 1" in text(run(*again))
+        (checkpoint / name).write_bytes(whole)
     assert "Going on after epoch 1." in run(*again).output
 
 
