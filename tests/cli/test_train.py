@@ -295,7 +295,16 @@ def test_a_file_of_predictions_is_not_replaced_unasked(finished, tmp_path):
         full = run("predict", folder, data, "--out", tmp_path / "full" / "p.csv")
     assert "p.csv cannot be written (File too large); choose another place" in text(full)
     assert not list((tmp_path / "full").iterdir())
-    assert "nowhere is no folder of a run" in text(run("predict", tmp_path / "nowhere", data, "--out", out))
+    empty = tmp_path / "full"
+    for folder_or_not, message in (
+        (
+            tmp_path / "nowhere",
+            f"there is no folder {tmp_path / 'nowhere'}; name the folder of a run, as `rankfold train`",
+        ),
+        (out, f"{out} is a file; name the folder of a run, as"),
+        (empty, f"{empty} is no folder of a run: it has no job.json; name the folder of a run, as"),
+    ):
+        assert message in text(run("predict", folder_or_not, data, "--out", out))
     assert run("predict", folder, data, "--out", out, "--overwrite", "--samples", 2).exit_code == 0
 
 
@@ -458,7 +467,8 @@ def test_resuming_insists_on_the_same_run(tmp_path, monkeypatch):
     again = ("train", data, "--out", tmp_path / "run")
     assert f"holds an unfinished run of {data}; go on with: rankfold train {data}" in text(run(*again, *options))
     assert "--epochs is 4" in text(run(*again, "--resume", "--epochs", 5))
-    assert "no folder of a run" in text(run("train", data, "--out", tmp_path / "other", "--resume"))
+    nothing = text(run("train", data, "--out", tmp_path / "other", "--resume"))
+    assert f"there is no run in {tmp_path / 'other'} to go on with; leave --resume out to start it" in nothing
     for other in (images(tmp_path / "photos"), lines(tmp_path / "reviews.txt")):
         refused = text(run("train", other, "--out", tmp_path / "run", "--resume"))
         assert f"{tmp_path / 'run'} was trained on {data}, got {other}; name the data it was trained on" in refused
@@ -670,7 +680,7 @@ def test_new_data_that_do_not_fit_are_refused(finished, tmp_path):
         for line, found in (("1\t2", "2 fields"), ("1", "1 field")):
             data.write_text(f"{line}\n")
             assert f"line 1: it has {found}, expected 40" in refusal(data)
-    assert "no folder of a run" in text(run("predict", tmp_path / "nowhere", data))
+    assert "name the folder of a run" in text(run("predict", tmp_path / "nowhere", data))
     assert not (tmp_path / "p.csv").exists()
 
 

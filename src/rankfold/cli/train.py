@@ -130,6 +130,10 @@ def _check_free(folder: Path) -> None:
 
 def _resumed(context: typer.Context, data: Path, folder: Path, device: torch.device) -> JobRun:
     """The run that is in the folder; the data must be the same, and so must all options that are given."""
+    if not folder.exists():
+        raise ValueError(
+            f"there is no run in {folder} to go on with; leave --resume out to start it, or name its --out"
+        )
     check_not_failed(folder)
     kept_job = Job.read(folder)
     job, began_with = replace(kept_job, data=data), "it" if kept_job.data == data else kept_job.data
