@@ -18,7 +18,7 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -67,7 +67,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     shared = sharing(state)
     text = Manifest.of(model, shared).to_json()
     stored = {name: _own_memory(value) for name, value in state.items() if name not in shared}
-    _warn_of_broken({name: value for name, value in stored.items() if isinstance(state[name], nn.Parameter)})
+    _warn_of_broken("saving", [(n, value) for n, value in stored.items() if isinstance(state[n], nn.Parameter)])
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         _write(stored, text, folder)
@@ -79,7 +79,8 @@ def load(model: Model, path: str | os.PathLike[str], *, device: torch.device | s
     ``model`` comes from the same code as the saved one: same layers, formats and dims, at any ranks.
     If it does not, a ``ValueError`` names the first differences and the model is left as it was.
     Values are converted to the model's dtypes. A model inside ``torch.compile``, DDP or DataParallel is
-    loaded like the model itself; wrap it in DDP again if its ranks have changed.
+    loaded like the model itself; wrap it in DDP again if its ranks have changed. Parameters that hold NaN or
+    infinity, as they were saved or in the model's dtypes, are loaded too, with a warning that names them.
 
     Make the optimizer and ``RankDetermination`` *after* loading: the state of an optimizer made before
     has the shapes of the old ranks, and its next step fails unless that state is loaded too.
@@ -110,6 +111,7 @@ def load(model: Model, path: str | os.PathLike[str], *, device: torch.device | s
         inner.to(device)
     inner.load_state_dict(state)
     manifest.restore(inner)
+    _warn_of_broken("loading", inner.named_parameters())
     return model
 
 
@@ -163,10 +165,10 @@ def _own_memory(value: Tensor) -> Tensor:
     return plain.clone() if plain.untyped_storage().nbytes() > plain.nbytes else plain
 
 
-def _warn_of_broken(parameters: Mapping[str, Tensor]) -> None:
-    """Name the parameters that hold NaN or infinity."""
-    if broken := not_finite(parameters.items()):
-        warnings.warn(f"saving parameters that hold NaN or infinity: {first_of(broken)}", stacklevel=3)
+def _warn_of_broken(action: str, parameters: Iterable[tuple[str, Tensor]]) -> None:
+    """Name the parameters that hold NaN or infinity; they may still be looked at."""
+    if broken := not_finite(parameters):
+        warnings.warn(f"{action} parameters that hold NaN or infinity: {first_of(broken)}", stacklevel=3)
 
 
 def _write(stored: dict[str, Tensor], text: str, folder: Path) -> None:
