@@ -30,11 +30,12 @@ from torch import Tensor, nn
 from rankfold.bayesian_tensor import BayesianTensor, describe, tensors_of
 from rankfold.health import first_of, not_finite
 from rankfold.manifest import Manifest
-from rankfold.whole_files import errors_of_the_system, real_file, writing
+from rankfold.whole_files import errors_of_the_system, given_path, real_file, writing
 from rankfold.wrapping import check_values, unwrapped
 
 TENSORS_FILE = "model.safetensors"
 MANIFEST_FILE = "rankfold.json"
+_EXAMPLE = "a folder, or '.' for the current one"
 _HEADER_KEY = "rankfold"
 _DIFFERENCES_SHOWN = 5
 
@@ -58,9 +59,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     ...     torch.equal(load(make(), folder)(x), model(x))
     True
     """
-    if not os.fspath(path):
-        raise ValueError("the path is empty; name a folder, or '.' for the current one")
-    folder, model = Path(path), unwrapped(model)
+    folder, model = given_path(path, _EXAMPLE), unwrapped(model)
     if os.path.isfile(folder):  # False, unlike the method, of a name that is too long
         raise NotADirectoryError(f"{folder} is a file; give a folder, and rankfold.save makes it if it is missing")
     state = _checked_state(model, "save")
@@ -97,7 +96,7 @@ def load(model: Model, path: str | os.PathLike[str], *, device: torch.device | s
     ...     load(rf.Linear(8, 6, config=rf.TTM(max_rank=5)), folder)  # takes on the ranks
     Linear(in_features=8, out_features=6, bias=True, TTM [2, 4] x [3, 2], ranks [2])
     """
-    folder = Path(path)
+    folder = given_path(path, _EXAMPLE)
     manifest = read_manifest(folder)
     header, stored = _read_tensors(folder / TENSORS_FILE)
     if header is not None:  # the same text, or a newer one if saving was interrupted half way
