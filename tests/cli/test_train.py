@@ -390,29 +390,34 @@ def test_ctrl_c_while_data_are_read_says_that_nothing_was_written(tmp_path, monk
 
 
 @pytest.mark.parametrize(
-    ("seconds", "kept"),
+    ("number", "how", "seconds", "kept"),
     [
-        (0.0, "Stopped at once; the checkpoint after epoch 2 is kept."),
-        (1e9, "Stopped at once, before there was a checkpoint; training begins again at epoch 1."),
+        (signal.SIGINT, "Ctrl-C again", 0.0, "Stopped at once; the checkpoint after epoch 2 is kept."),
+        (
+            signal.SIGTERM,
+            "another SIGTERM",
+            1e9,
+            "Stopped at once, before there was a checkpoint; training begins again at epoch 1.",
+        ),
     ],
 )
-def test_ctrl_c_pressed_twice_says_what_is_kept(seconds, kept, tmp_path, monkeypatch, capfd):
+def test_whoever_asks_twice_is_told_what_is_kept(number, how, seconds, kept, tmp_path, monkeypatch, capfd):
     data, options = data_of("classes", tmp_path)
     run_epoch = training.Training._run_epoch
 
     def press_twice_in_the_third(self, step):
         if len(self.history) == 2:
-            signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
+            signal.raise_signal(number)
         return run_epoch(self, step)
 
     monkeypatch.setattr(training.Training, "_run_epoch", press_twice_in_the_third)
     monkeypatch.setattr(training, "CHECKPOINT_SECONDS", seconds)
     stopped = run("train", data, *options, "--epochs", 8, "--out", tmp_path / "run")
-    assert stopped.exit_code == 130
+    assert stopped.exit_code == 128 + number
     assert kept in stopped.output
     assert f"Go on with: rankfold train {data} --out {tmp_path / 'run'} --resume" in stopped.output
-    assert capfd.readouterr().err == "Stopping after this epoch; Ctrl-C again stops at once.\n"
+    assert capfd.readouterr().err == f"Stopping after this epoch; {how} stops at once.\n"
 
 
 def test_a_run_without_a_checkpoint_says_that_it_begins_again(tmp_path, monkeypatch):

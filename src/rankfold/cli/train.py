@@ -19,7 +19,7 @@ from rankfold.cli import train_options as o
 from rankfold.cli.device import chosen_device
 from rankfold.cli.reading import refusal
 from rankfold.cli.saying import Unheard, say_no_more, saying
-from rankfold.cli.stopping import PATIENCE, above_cursor, exit_code, nothing_written_yet, stop_requests
+from rankfold.cli.stopping import above_cursor, exit_code, nothing_written_yet, patience, stop_requests
 from rankfold.cli.train_screen import dense_line, hints, opening_line, progress_line, result_table, screen
 from rankfold.cli.writing import check_folder
 from rankfold.data.errors import DataError
@@ -215,7 +215,7 @@ def _train(run: JobRun, output: _Output, resumed: bool) -> None:
         if resumed:
             console.print(_where_it_goes_on(run), highlight=False)
     live = speaks and console.is_terminal
-    with stop_requests(PATIENCE if live else f"{PATIENCE}\n") as requests:
+    with stop_requests(patience if live else lambda number: f"{patience(number)}\n") as requests:
         try:
             result = _watched(run, output, console, requests, live)
         except (Stopped, KeyboardInterrupt) as stop:
