@@ -196,6 +196,21 @@ def test_a_layer_that_collapsed_twice_is_named_once(finished):
     assert f"no use for {layer} (1 of {len(record['ranks']['after'])} layers" in told
 
 
+def test_a_kl_weight_of_0_is_named_where_no_rank_was_cut(tmp_path):
+    data, options = data_of("quantity", tmp_path)
+    result = run("train", data, *options, "--epochs", 2, "--kl-weight", 0, "--out", tmp_path / "run")
+    said = "No rank was cut: with --kl-weight 0 the prior counts for nothing, and ranks are not determined. Leave it"
+    assert said in result.output
+    record = record_of(tmp_path / "run")
+    assert record["ranks"]["before"] == record["ranks"]["after"]
+    light = {**record, "spec": {**record["spec"], "kl_weight": 0.1}}
+    assert not any(said in hint for hint in hints(light))
+    useless = {"metrics": {**record["metrics"], "posterior_mean": {"rmse": 1e9}}}
+    assert "no better than always answering" in next(hints(light | useless))
+    assert "try --kl-weight 0.025, or more --epochs." in next(hints(light | useless))
+    assert next(hints(record | useless)).endswith(". Try more --epochs.")  # nothing is less than 0
+
+
 def test_the_command_says_its_version():
     result = run("--version")
     assert result.exit_code == 0
