@@ -189,6 +189,8 @@ class RankDetermination:
         self.num_steps += 1
         if self.num_steps == 1 and self.schedule.pruning.at:
             check_state(self.optimizers, self._factor_parameters())
+            for name in (name for name, tensor in self.tensors.items() if tensor.has_prior):
+                same_in_copies(name, self.tensors[name], self.copies)  # a cut would fail, much later
         if self.num_steps % self.check_every == 0 or self.schedule.changes_factors_at(self.num_steps):
             self._health.check(self.num_steps)
         warn_past_the_end(self.num_steps, self.schedule.total_steps)
