@@ -1,6 +1,7 @@
 """What is given wrongly is refused where it is given: the error names it, what was expected and what to do."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -220,9 +221,35 @@ def test_an_optimizer_of_another_model_has_nothing_to_cut():
         rf.prune_(model(), other)
 
 
-def test_saving_to_no_name():
-    with pytest.raises(ValueError, match="the path is empty; name a folder"):
-        rf.save(model(), "")
+PATHS = {
+    "save": (lambda path: rf.save(model(), path), "a folder, or '.' for the current one"),
+    "load": (lambda path: rf.load(model(), path), "a folder, or '.' for the current one"),
+    "export_onnx": (lambda path: export_onnx(model(), path, X), "a file, such as model.onnx"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(PATHS))
+def test_a_path_that_is_none(name):
+    use, remedy = PATHS[name]
+    with pytest.raises(ValueError, match=f"^the path is empty; name {remedy}$"):
+        use("")
+    for path in (None, 3, b"x"):
+        kind = type(path).__name__
+        with pytest.raises(TypeError, match=rf"path must be a string or a pathlib\.Path, got {kind}; name {remedy}"):
+            use(path)
+
+
+@pytest.mark.parametrize("scaler", ["x", 2.0, torch.ones(())], ids=["str", "float", "Tensor"])
+def test_what_scales_no_gradients(scaler):
+    ranks = determination()
+    kind = type(scaler).__name__
+    with pytest.raises(TypeError, match=rf"scaler must be a torch\.amp\.GradScaler, got {kind}; leave it out"):
+        ranks.kl_backward(scaler)
+    ranks.kl_backward(torch.amp.GradScaler("cpu", enabled=False))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the KL was counted once
+        ranks.optimizers[0].step()
+        ranks.step()
 
 
 def test_a_folder_in_the_place_of_a_file_of_a_checkpoint(tmp_path):

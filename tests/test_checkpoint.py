@@ -263,7 +263,7 @@ def test_a_file_is_no_folder(tmp_path):
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_broken_parameters_are_saved_with_a_warning_that_names_them(tmp_path, value):
+def test_broken_parameters_are_saved_and_loaded_with_a_warning_that_names_them(tmp_path, value):
     model = network(rf.CP(4))
     model[1].running_mean.fill_(value)  # a buffer may hold what it likes, such as a mask of -inf
     with torch.no_grad():
@@ -271,6 +271,21 @@ def test_broken_parameters_are_saved_with_a_warning_that_names_them(tmp_path, va
     with pytest.warns(UserWarning, match=r"that hold NaN or infinity: 3\.tensor\.factors\.mean\.1$"):
         save(model, tmp_path)
     assert not load_file(tmp_path / TENSORS_FILE)["3.tensor.factors.mean.1"].isfinite().all()
+    with pytest.warns(
+        UserWarning, match=r"^loading param.* hold NaN or infinity: 3\.tensor\.factors\.mean\.1$"
+    ) as caught:
+        loaded = load(network(rf.CP(4), seed=1), tmp_path)
+    assert caught[0].filename == __file__
+    assert torch.equal(loaded[3].tensor.factors.mean[1], model[3].tensor.factors.mean[1]) == (value == torch.inf)
+
+
+def test_numbers_that_the_dtype_cannot_hold_are_named(tmp_path):
+    model = nn.Linear(2, 2)
+    with torch.no_grad():
+        model.bias.fill_(1e30)
+    save(model, tmp_path)
+    with pytest.warns(UserWarning, match="^loading parameters that hold NaN or infinity: bias$"):
+        load(nn.Linear(2, 2).half(), tmp_path)
 
 
 def test_numbers_of_one_byte_are_saved(tmp_path):

@@ -42,6 +42,8 @@ class Input:
     torch.Size([8, 3, 32, 32])
     >>> Input.parse("200:int64")
     Input(shape=(200,), dtype='int64')
+    >>> print(Input((3, 32, 32)), Input((200,), "int64"))
+    3x32x32 200:int64
     """
 
     shape: tuple[int, ...]
@@ -60,6 +62,10 @@ class Input:
             raise ValueError(f"an input must look like 784, 3x32x32 or 200:int64, got {text!r}")
         sizes, _, dtype = text.partition(":")
         return cls(tuple(int(size) for size in sizes.split("x")), dtype or "float32")
+
+    def __str__(self) -> str:
+        """What :meth:`parse` reads."""
+        return "x".join(map(str, self.shape)) + ("" if self.dtype == "float32" else f":{self.dtype}")
 
     def example(self, batch: int, below: int = 1) -> Tensor:
         """A batch of it: noise, or indices ``below`` some number; every table has the index 0."""

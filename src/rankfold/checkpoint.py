@@ -18,7 +18,7 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,11 +30,12 @@ from torch import Tensor, nn
 from rankfold.bayesian_tensor import BayesianTensor, describe, tensors_of
 from rankfold.health import first_of, not_finite
 from rankfold.manifest import Manifest
-from rankfold.whole_files import errors_of_the_system, real_file, writing
+from rankfold.whole_files import errors_of_the_system, given_path, real_file, writing
 from rankfold.wrapping import check_values, unwrapped
 
 TENSORS_FILE = "model.safetensors"
 MANIFEST_FILE = "rankfold.json"
+_EXAMPLE = "a folder, or '.' for the current one"
 _HEADER_KEY = "rankfold"
 _DIFFERENCES_SHOWN = 5
 
@@ -58,16 +59,14 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     ...     torch.equal(load(make(), folder)(x), model(x))
     True
     """
-    if not os.fspath(path):
-        raise ValueError("the path is empty; name a folder, or '.' for the current one")
-    folder, model = Path(path), unwrapped(model)
+    folder, model = given_path(path, _EXAMPLE), unwrapped(model)
     if os.path.isfile(folder):  # False, unlike the method, of a name that is too long
         raise NotADirectoryError(f"{folder} is a file; give a folder, and rankfold.save makes it if it is missing")
     state = _checked_state(model, "save")
     shared = sharing(state)
     text = Manifest.of(model, shared).to_json()
     stored = {name: _own_memory(value) for name, value in state.items() if name not in shared}
-    _warn_of_broken({name: value for name, value in stored.items() if isinstance(state[name], nn.Parameter)})
+    _warn_of_broken("saving", [(n, value) for n, value in stored.items() if isinstance(state[n], nn.Parameter)])
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         _write(stored, text, folder)
@@ -79,7 +78,8 @@ def load(model: Model, path: str | os.PathLike[str], *, device: torch.device | s
     ``model`` comes from the same code as the saved one: same layers, formats and dims, at any ranks.
     If it does not, a ``ValueError`` names the first differences and the model is left as it was.
     Values are converted to the model's dtypes. A model inside ``torch.compile``, DDP or DataParallel is
-    loaded like the model itself; wrap it in DDP again if its ranks have changed.
+    loaded like the model itself; wrap it in DDP again if its ranks have changed. Parameters that hold NaN or
+    infinity, as they were saved or in the model's dtypes, are loaded too, with a warning that names them.
 
     Make the optimizer and ``RankDetermination`` *after* loading: the state of an optimizer made before
     has the shapes of the old ranks, and its next step fails unless that state is loaded too.
@@ -96,7 +96,7 @@ def load(model: Model, path: str | os.PathLike[str], *, device: torch.device | s
     ...     load(rf.Linear(8, 6, config=rf.TTM(max_rank=5)), folder)  # takes on the ranks
     Linear(in_features=8, out_features=6, bias=True, TTM [2, 4] x [3, 2], ranks [2])
     """
-    folder = Path(path)
+    folder = given_path(path, _EXAMPLE)
     manifest = read_manifest(folder)
     header, stored = _read_tensors(folder / TENSORS_FILE)
     if header is not None:  # the same text, or a newer one if saving was interrupted half way
@@ -110,6 +110,7 @@ def load(model: Model, path: str | os.PathLike[str], *, device: torch.device | s
         inner.to(device)
     inner.load_state_dict(state)
     manifest.restore(inner)
+    _warn_of_broken("loading", inner.named_parameters())
     return model
 
 
@@ -163,10 +164,10 @@ def _own_memory(value: Tensor) -> Tensor:
     return plain.clone() if plain.untyped_storage().nbytes() > plain.nbytes else plain
 
 
-def _warn_of_broken(parameters: Mapping[str, Tensor]) -> None:
-    """Name the parameters that hold NaN or infinity."""
-    if broken := not_finite(parameters.items()):
-        warnings.warn(f"saving parameters that hold NaN or infinity: {first_of(broken)}", stacklevel=3)
+def _warn_of_broken(action: str, parameters: Iterable[tuple[str, Tensor]]) -> None:
+    """Name the parameters that hold NaN or infinity; they may still be looked at."""
+    if broken := not_finite(parameters):
+        warnings.warn(f"{action} parameters that hold NaN or infinity: {first_of(broken)}", stacklevel=3)
 
 
 def _write(stored: dict[str, Tensor], text: str, folder: Path) -> None:

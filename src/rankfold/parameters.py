@@ -1,11 +1,12 @@
-"""Parameter groups, and whether an optimizer suits a tensorized model."""
+"""Parameter groups, whether an optimizer suits a tensorized model, and gradients that are added by hand."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -61,6 +62,27 @@ def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
             "the optimizer decays log standard deviations, which pulls every std towards 1; "
             "use rankfold.param_groups(model, weight_decay=...), which sets weight_decay to 0 there"
         )
+
+
+def check_scaler(scaler: object) -> None:
+    """Refuse what scales no gradients: a loss, a factor."""
+    if not (scaler is None or isinstance(scaler, torch.amp.GradScaler)):
+        raise TypeError(
+            f"scaler must be a torch.amp.GradScaler, got {type(scaler).__name__}; leave it out where no gradients "
+            f"are scaled, and give a loss its own backward()"
+        )
+
+
+def add_gradients(parameters: Sequence[Tensor], gradients: Iterable[Tensor]) -> bool:
+    """Add to the gradients of parameters that are trained, in one operation where there are some; if any is trained."""
+    trained = [(p, gradient) for p, gradient in zip(parameters, gradients, strict=True) if p.requires_grad]
+    started = [(p.grad, gradient) for p, gradient in trained if p.grad is not None]
+    if started:
+        torch._foreach_add_([old for old, _ in started], [new for _, new in started])
+    if len(started) < len(trained):
+        for parameter, gradient in trained:
+            parameter.grad = gradient if parameter.grad is None else parameter.grad
+    return bool(trained)
 
 
 def _log_std_parameters(model: nn.Module) -> list[nn.Parameter]:

@@ -7,7 +7,7 @@ their closed form, advances the warm-up and, when it is due, cuts the ranks the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -20,7 +20,7 @@ from rankfold.distributed import agreed
 from rankfold.gaussian import Weight
 from rankfold.health import Health
 from rankfold.order import StepOrder, check_mode, warn_past_the_end
-from rankfold.parameters import check_optimizers
+from rankfold.parameters import add_gradients, check_optimizers, check_scaler
 from rankfold.posterior import joint_kl, joint_kl_with_gradient, sum_of
 from rankfold.pruning.copies import copies_of, same_in_copies
 from rankfold.pruning.cutting import PruneResult, cut_dead_ranks, optimizers_of
@@ -136,6 +136,7 @@ class RankDetermination:
         Called once for every ``optimizer.step()``, at any moment between ``zero_grad()`` and clipping, it counts once
         however many batches are accumulated. Give the ``scaler`` while gradients are scaled by one.
         """
+        check_scaler(scaler)
         self._order.note_kl()
         if not self._parts:
             return torch.zeros_like(self.beta)
@@ -143,7 +144,7 @@ class RankDetermination:
         value, parameters, gradients = joint_kl_with_gradient(pairs, Weight(self.beta, self.num_data))
         self._last_kl = value.to(self.beta.device)
         # added here, not by backward(): hooks of DDP on the parameters must not take it for the backward of a batch
-        if _add_gradients(parameters, gradients if scaler is None else scaler.scale(gradients)):
+        if add_gradients(parameters, gradients if scaler is None else scaler.scale(gradients)):
             self._order.note_backward(1.0)
         return self._last_kl
 
@@ -188,6 +189,8 @@ class RankDetermination:
         self.num_steps += 1
         if self.num_steps == 1 and self.schedule.pruning.at:
             check_state(self.optimizers, self._factor_parameters())
+            for name in (name for name, tensor in self.tensors.items() if tensor.has_prior):
+                same_in_copies(name, self.tensors[name], self.copies)  # a cut would fail, much later
         if self.num_steps % self.check_every == 0 or self.schedule.changes_factors_at(self.num_steps):
             self._health.check(self.num_steps)
         warn_past_the_end(self.num_steps, self.schedule.total_steps)
@@ -277,18 +280,6 @@ class RankDetermination:
         """Tensors were replaced: what was known of their ranks is void, and so is a captured graph."""
         self.version += 1
         self._watch.forget(only)
-
-
-def _add_gradients(parameters: Sequence[Tensor], gradients: Iterable[Tensor]) -> bool:
-    """Add to the gradients of parameters that are trained, in one operation where there are some; if any is trained."""
-    trained = [(p, gradient) for p, gradient in zip(parameters, gradients, strict=True) if p.requires_grad]
-    started = [(p.grad, gradient) for p, gradient in trained if p.grad is not None]
-    if started:
-        torch._foreach_add_([old for old, _ in started], [new for _, new in started])
-    if len(started) < len(trained):
-        for parameter, gradient in trained:
-            parameter.grad = gradient if parameter.grad is None else parameter.grad
-    return bool(trained)
 
 
 def _check_numbers(num_data: int, step_size: float, check_every: int) -> None:

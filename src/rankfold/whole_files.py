@@ -26,6 +26,20 @@ class NotWritten(OSError):
         return not_written(self.filename, self)
 
 
+def given_path(path: str | os.PathLike[str], example: str) -> Path:
+    """A path as it was given; what is none is refused, and so is an empty one, which would be the current folder.
+
+    >>> given_path("", "a file, such as model.onnx")
+    Traceback (most recent call last):
+    ValueError: the path is empty; name a file, such as model.onnx
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"the path must be a string or a pathlib.Path, got {type(path).__name__}; name {example}")
+    if not os.fspath(path):
+        raise ValueError(f"the path is empty; name {example}")
+    return Path(path)
+
+
 def not_written(place: str | Path, error: OSError, then: str = "") -> str:
     """What has failed and what to do: of a full disk, to free some space and ``then`` go on."""
     remedy = "choose another place"

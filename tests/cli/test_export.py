@@ -250,6 +250,15 @@ def saved(tmp_path):
         (["--model", "rankfold.demo:classifier", "--input", "64,3"], "64,3"),
         (["--model", "rankfold.experiments.mnist:classifier", "--input", "784"], "layer3"),
         (["--model", "rankfold.demo:classifier", "--input", "65"], "expected 64 input features"),
+        (
+            ["--model", "rankfold.demo:classifier", "--input", "65"],
+            "name the shape of one example, without the batch, for every input",
+        ),
+        (
+            ["--model", "rankfold.models.mlp:ImageMLP", "--input", "64"],
+            "rankfold.models.mlp:ImageMLP() failed (TypeError: ",
+        ),
+        (["--model", "builtins:dict", "--input", "64"], "builtins:dict() makes dict, expected a torch module; name a"),
         (["out.txt"], "out.txt"),
         (["out.pt2", "--int8"], "out.pt2"),
     ],
@@ -262,7 +271,17 @@ def test_wrong_requests_are_named(arguments, named, saved, tmp_path, monkeypatch
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+def test_inputs_that_a_run_does_not_have_are_refused_with_those_it_has(demo):
+    result = export(demo[0], "--input", "784")
+    assert result.exit_code == 2
+    said = " ".join(result.output.replace("│", "").split())
+    assert "rankfold.demo:classifier makes a network that cannot be called with --input 784 (" in said
+    assert "); leave --input out: the network was trained with --input 64" in said
+
+
 def test_a_folder_without_a_model_is_named(tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert "norankfoldcheckpointat" in "".join(export(tmp_path / "empty").output.replace("│", "").split())
     result = export(tmp_path / "nowhere")
     assert result.exit_code == 2
     said = "".join(result.output.replace("│", "").split())  # a long path is broken anywhere

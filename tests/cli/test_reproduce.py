@@ -189,6 +189,15 @@ def test_the_live_display_cuts_no_figure_off(width, num_runs, ranks):
         assert sum("seed" in line for line in shown.splitlines()) == 4
 
 
+@pytest.mark.parametrize(("number", "how"), [(signal.SIGINT, "Ctrl-C again"), (signal.SIGTERM, "another SIGTERM")])
+def test_the_live_display_says_how_not_to_wait(number, how):
+    board = Board(Schedule([], {}))
+    board.stop_requests.append(number)
+    console = Console(width=120, file=io.StringIO())
+    console.print(board)
+    assert f"; stopping after this epoch, {how} stops at once" in console.file.getvalue()
+
+
 def test_outside_a_clone_the_remedy_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["reproduce", "mnist"])

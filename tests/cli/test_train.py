@@ -196,6 +196,21 @@ def test_a_layer_that_collapsed_twice_is_named_once(finished):
     assert f"no use for {layer} (1 of {len(record['ranks']['after'])} layers" in told
 
 
+def test_a_kl_weight_of_0_is_named_where_no_rank_was_cut(tmp_path):
+    data, options = data_of("quantity", tmp_path)
+    result = run("train", data, *options, "--epochs", 2, "--kl-weight", 0, "--out", tmp_path / "run")
+    said = "No rank was cut: with --kl-weight 0 the prior counts for nothing, and ranks are not determined. Leave it"
+    assert said in result.output
+    record = record_of(tmp_path / "run")
+    assert record["ranks"]["before"] == record["ranks"]["after"]
+    light = {**record, "spec": {**record["spec"], "kl_weight": 0.1}}
+    assert not any(said in hint for hint in hints(light))
+    useless = {"metrics": {**record["metrics"], "posterior_mean": {"rmse": 1e9}}}
+    assert "no better than always answering" in next(hints(light | useless))
+    assert "try --kl-weight 0.025, or more --epochs." in next(hints(light | useless))
+    assert next(hints(record | useless)).endswith(". Try more --epochs.")  # nothing is less than 0
+
+
 def test_the_command_says_its_version():
     result = run("--version")
     assert result.exit_code == 0
@@ -295,7 +310,16 @@ def test_a_file_of_predictions_is_not_replaced_unasked(finished, tmp_path):
         full = run("predict", folder, data, "--out", tmp_path / "full" / "p.csv")
     assert "p.csv cannot be written (File too large); choose another place" in text(full)
     assert not list((tmp_path / "full").iterdir())
-    assert "nowhere is no folder of a run" in text(run("predict", tmp_path / "nowhere", data, "--out", out))
+    empty = tmp_path / "full"
+    for folder_or_not, message in (
+        (
+            tmp_path / "nowhere",
+            f"there is no folder {tmp_path / 'nowhere'}; name the folder of a run, as `rankfold train`",
+        ),
+        (out, f"{out} is a file; name the folder of a run, as"),
+        (empty, f"{empty} is no folder of a run: it has no job.json; name the folder of a run, as"),
+    ):
+        assert message in text(run("predict", folder_or_not, data, "--out", out))
     assert run("predict", folder, data, "--out", out, "--overwrite", "--samples", 2).exit_code == 0
 
 
@@ -381,29 +405,34 @@ def test_ctrl_c_while_data_are_read_says_that_nothing_was_written(tmp_path, monk
 
 
 @pytest.mark.parametrize(
-    ("seconds", "kept"),
+    ("number", "how", "seconds", "kept"),
     [
-        (0.0, "Stopped at once; the checkpoint after epoch 2 is kept."),
-        (1e9, "Stopped at once, before there was a checkpoint; training begins again at epoch 1."),
+        (signal.SIGINT, "Ctrl-C again", 0.0, "Stopped at once; the checkpoint after epoch 2 is kept."),
+        (
+            signal.SIGTERM,
+            "another SIGTERM",
+            1e9,
+            "Stopped at once, before there was a checkpoint; training begins again at epoch 1.",
+        ),
     ],
 )
-def test_ctrl_c_pressed_twice_says_what_is_kept(seconds, kept, tmp_path, monkeypatch, capfd):
+def test_whoever_asks_twice_is_told_what_is_kept(number, how, seconds, kept, tmp_path, monkeypatch, capfd):
     data, options = data_of("classes", tmp_path)
     run_epoch = training.Training._run_epoch
 
     def press_twice_in_the_third(self, step):
         if len(self.history) == 2:
-            signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
+            signal.raise_signal(number)
         return run_epoch(self, step)
 
     monkeypatch.setattr(training.Training, "_run_epoch", press_twice_in_the_third)
     monkeypatch.setattr(training, "CHECKPOINT_SECONDS", seconds)
     stopped = run("train", data, *options, "--epochs", 8, "--out", tmp_path / "run")
-    assert stopped.exit_code == 130
+    assert stopped.exit_code == 128 + number
     assert kept in stopped.output
     assert f"Go on with: rankfold train {data} --out {tmp_path / 'run'} --resume" in stopped.output
-    assert capfd.readouterr().err == "Stopping after this epoch; Ctrl-C again stops at once.\n"
+    assert capfd.readouterr().err == f"Stopping after this epoch; {how} stops at once.\n"
 
 
 def test_a_run_without_a_checkpoint_says_that_it_begins_again(tmp_path, monkeypatch):
@@ -458,10 +487,14 @@ def test_resuming_insists_on_the_same_run(tmp_path, monkeypatch):
     again = ("train", data, "--out", tmp_path / "run")
     assert f"holds an unfinished run of {data}; go on with: rankfold train {data}" in text(run(*again, *options))
     assert "--epochs is 4" in text(run(*again, "--resume", "--epochs", 5))
-    assert "no folder of a run" in text(run("train", data, "--out", tmp_path / "other", "--resume"))
+    nothing = text(run("train", data, "--out", tmp_path / "other", "--resume"))
+    assert f"there is no run in {tmp_path / 'other'} to go on with; leave --resume out to start it" in nothing
     for other in (images(tmp_path / "photos"), lines(tmp_path / "reviews.txt")):
         refused = text(run("train", other, "--out", tmp_path / "run", "--resume"))
         assert f"{tmp_path / 'run'} was trained on {data}, got {other}; name the data it was trained on" in refused
+    first, *others = [line.split(",") for line in data.read_text().splitlines()]
+    data.write_text("\n".join(map(",".join, [first, *([str(2 * float(row[0])), *row[1:]] for row in others)])))
+    assert "is not what it was when the run" in text(run(*again, "--resume"))  # the same once standardised
     table(data, drop=("price",), seed=1)
     assert "is not what it was when the run" in text(run(*again, "--resume"))
     assert (tmp_path / "run" / "train" / "epoch-0001").is_dir()  # nothing is lost by trying
@@ -484,6 +517,16 @@ def test_a_damaged_checkpoint_is_named_with_a_remedy(tmp_path, monkeypatch):
         assert f"{checkpoint}/state.pt is damaged (" in refused
         assert f"); delete {checkpoint} to begin again at epoch 1" in refused
     (checkpoint / "state.pt").write_bytes(whole)
+    for name in ("model.safetensors", "rankfold.json"):
+        whole = (checkpoint / name).read_bytes()
+        for content in (whole[: len(whole) // 2], b""):
+            (checkpoint / name).write_bytes(content)
+            refused = text(run(*again))
+            assert f"{checkpoint / name} is " in refused
+            assert f"; or delete {checkpoint} to begin again at epoch 1" in refused
+        (checkpoint / name).unlink()
+        assert f"; or delete {checkpoint} to begin again at epoch 1" in text(run(*again))
+        (checkpoint / name).write_bytes(whole)
     assert "Going on after epoch 1." in run(*again).output
 
 
@@ -657,7 +700,7 @@ def test_new_data_that_do_not_fit_are_refused(finished, tmp_path):
         for line, found in (("1\t2", "2 fields"), ("1", "1 field")):
             data.write_text(f"{line}\n")
             assert f"line 1: it has {found}, expected 40" in refusal(data)
-    assert "no folder of a run" in text(run("predict", tmp_path / "nowhere", data))
+    assert "name the folder of a run" in text(run("predict", tmp_path / "nowhere", data))
     assert not (tmp_path / "p.csv").exists()
 
 
@@ -730,7 +773,20 @@ def test_numbers_with_commas_are_not_taken_for_names(tmp_path):
     assert "row 2, column 'a': '0,1257' is no number for its comma; write decimal points" in text(result)
     kept = run("plan", file, "--target", "y", "--ignore", "a")
     assert kept.exit_code == 0, kept.output
-    assert run("plan", file, "--target", "a").exit_code == 2
+
+
+@pytest.mark.parametrize("options", [[], ["--task", "regression"]])
+def test_numbers_to_predict_with_commas_are_named(options, tmp_path):
+    """Whichever task is asked for, and whether all of them have one or one alone."""
+    refused = text(run("plan", european(tmp_path), "--target", "a", *options))
+    assert "row 2, column 'a': '0,1257' is no number for its comma; write decimal points, and nothing" in refused
+    assert "or give --task classification if they are classes" in refused
+    data = table(tmp_path / "t.csv")
+    data.write_text(data.read_text().replace(",", ";"))
+    rows = data.read_text().splitlines()
+    data.write_text("\n".join([*rows[:6], rows[6].rpartition(";")[0] + ";70,5", *rows[7:]]))
+    refused = text(run("plan", data, "--target", "price", *options))
+    assert "row 7, column 'price': '70,5' is no number for its comma; " in refused
 
 
 def test_columns_that_are_left_out_are_named(tmp_path):
@@ -738,6 +794,23 @@ def test_columns_that_are_left_out_are_named(tmp_path):
     result = run("plan", file, "--target", "y")
     assert result.exit_code == 0, result.output
     assert "left out, as all their values are the same or all differ: 'a'" in result.output
+
+
+def test_images_in_no_sub_folder_are_counted(tmp_path):
+    data, _ = data_of("images", tmp_path)
+    options = ("--epochs", 1, "--out", tmp_path / "run")
+    (data / "up" / "up3.png").rename(data / "z.png")
+    assert "left out, as it is in no sub-folder: 'z.png'" in run("plan", data).output
+    (data / "up" / "up4.png").rename(data / "a.PNG")
+    said = "left out, as they are in no sub-folder: 2 images, the first is 'a.PNG'"
+    result = run("train", data, *options)
+    assert f"20 examples to train, 2 held back ({said})" in result.output
+    assert read_preparation(tmp_path / "run").left_out == ("a.PNG", "z.png")
+    predicted = run("predict", tmp_path / "run", data, "--out", tmp_path / "p.csv")
+    assert f"{said}; give a folder without sub-folders to predict for them" in predicted.output
+    alone = run("predict", tmp_path / "run", data / "up", "--out", tmp_path / "up.csv")
+    assert alone.exit_code == 0
+    assert "left out" not in alone.output
 
 
 def test_images_cannot_be_made_huge(tmp_path):

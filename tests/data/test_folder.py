@@ -21,6 +21,14 @@ def test_classes_are_folders_and_pixels_those_of_the_files(tmp_path):
     assert np.array_equal(values[0, 0], np.asarray(Image.open(folder.files[0])))
 
 
+def test_a_class_may_have_a_name_like_that_of_an_image(tmp_path):
+    data = images(tmp_path / "a")
+    (data / "up").rename(data / "up.png")
+    folder = read_folder(data)
+    assert set(folder.labels) == {"up.png", "flat"}
+    assert folder.left_out == ()
+
+
 def test_images_alone_have_no_labels(tmp_path):
     assert read_folder(images(tmp_path / "a", labelled=False)).labels is None
 

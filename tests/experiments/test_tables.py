@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from rankfold.cli.main import app
 from rankfold.experiments.clicks import pack_scores
 from rankfold.experiments.planning import Request
 from rankfold.experiments.results import Places, write_result
@@ -66,6 +68,28 @@ def test_quick_results_are_not_held_against_targets_of_full_training(places):
     summary = summarize(quick, places)
     assert sum(len(row.results) for row in summary.rows) == 1
     assert summary.targets == ()
+
+
+@pytest.mark.parametrize("variant", [{"quick": True}, {"validation": True}, {"quick": True, "validation": True}])
+def test_results_that_were_kept_apart_are_pointed_out(variant, places):
+    def noted(*options):
+        arguments = ["table", "mnist", "--experiments", places.experiments, "--results", places.results, *options]
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        assert result.exit_code == 0, result.output
+        return result.stderr
+
+    options = [f"--{name}" for name in variant]
+    nothing = f"note: there are no results in {places.results}"
+    assert (
+        noted() == f"{nothing}/mnist; make some with `rankfold reproduce mnist`, or name the folder they are in with "
+        "--results\n"
+    )
+    assert f"`rankfold reproduce mnist {' '.join(options)}`" in noted(*options)
+    request = Request("mnist", **variant)
+    leave_result(request.places(places), "cp-ard-lu", 0, accuracy=0.98, final=100, request=request)
+    folder = places.results / "-".join(variant) / "mnist"
+    assert noted() == f"{nothing}/mnist, but in {folder}: give {' '.join(options)} to see them\n"
+    assert noted(*options) == ""
 
 
 def test_targets_are_met_or_missed(places):

@@ -89,11 +89,28 @@ def test_another_architecture_is_refused_at_once_and_by_name(other, message) -> 
         determination(make(), other())
 
 
-def test_other_ranks_may_still_be_loaded_before_the_first_cut() -> None:
+def step(ranks: rf.RankDetermination) -> None:
+    (ranks.model(torch.ones(3, 12)).square().mean() + ranks.kl()).backward()
+    ranks.optimizers[0].step()
+    ranks.step()
+
+
+def test_other_ranks_may_still_be_loaded_before_the_first_step(tmp_path) -> None:
+    rf.save(make(), tmp_path)
     model, average = make(), make(rf.CP(3))
     ranks = determination(model, average)
     with pytest.raises(ValueError, match=r"at 0\.tensor: .*ranks \[3\], the model .*ranks \[4\]"):
         same_in_copies("0.tensor", model[0].tensor, ranks.copies)
+    rf.load(average, tmp_path)
+    step(ranks)
+
+
+def test_other_ranks_are_refused_at_the_first_step_and_not_at_the_first_cut() -> None:
+    ranks = determination(make(), make(rf.CP(3)))
+    with pytest.raises(
+        ValueError, match=r"does not match the model at 0\.tensor: .*ranks \[3\], the model .*ranks \[4\]"
+    ):
+        step(ranks)
 
 
 @pytest.mark.parametrize("wrap", [nn.DataParallel, lambda m: torch.compile(m, backend="eager")])

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from rankfold.accounting import accounting
 from rankfold.architecture import Architecture, Input, find_network, rebuild
-from rankfold.checkpoint import MANIFEST_FILE
+from rankfold.checkpoint import MANIFEST_FILE, read_manifest
 from rankfold.cli.reading import refusal
 from rankfold.cli.writing import writing
 from rankfold.data.errors import DataError
@@ -36,6 +37,9 @@ _NO_LAYER = {
     "halves": "No linear layer of this model has halves (TTM has none): --layout halves has changed nothing.",
     "dense": "No layer of this model is made of factors: --layout dense has changed nothing.",
 }
+_REMEDY = (
+    "name a function that makes the network and takes no arguments with --model, or leave it out for a run of rankfold"
+)
 _EXAMPLES = 8  # in the batch that the file is made and checked with
 # Where inputs are indices, an example has them from as many as all its tables have.
 _INDICES_BELOW = (1000, 100, 10, 2, 1)
@@ -104,6 +108,7 @@ def _load(run: Path, model: str, inputs: list[Input]) -> tuple[nn.Module, tuple[
         raise ValueError(f"there is no folder {run}; name that of a run, such as runs/demo, or of a saved model")
     check_finished_if_trained(run)
     folder = run / "model" if (run / "model" / MANIFEST_FILE).exists() else run
+    read_manifest(folder)  # where there is no model, it does not matter what the network is
     found = None if model and inputs else Architecture.read(folder)
     name, shapes = model or (found.network if found else ""), inputs or (found.inputs if found else ())
     if not name or not shapes:
@@ -121,14 +126,27 @@ def _load(run: Path, model: str, inputs: list[Input]) -> tuple[nn.Module, tuple[
             return network, example
         except Exception as error:
             why = error
-    given = ", ".join(str((_EXAMPLES, *shape.shape)) for shape in shapes)
-    raise ValueError(f"{name} makes a network that cannot be called with inputs of shape {given}: {why}") from why
+    remedy = "name the shape of one example, without the batch, for every input"
+    if found and inputs:
+        remedy = f"leave --input out: the network was trained with {_options(found.inputs)}"
+    raise ValueError(f"{name} makes a network that cannot be called with {_options(shapes)} ({why}); {remedy}") from why
+
+
+def _options(inputs: Sequence[Input]) -> str:
+    return " ".join(f"--input {shape}" for shape in inputs)
 
 
 def _named(name: str) -> nn.Module:
     """What the function makes; a module in the current folder is found, as it is by `python -m`."""
     sys.path.insert(0, os.getcwd())
-    return find_network(name)()
+    function = find_network(name)
+    try:
+        network = function()
+    except Exception as error:  # whatever a user's function stumbles over
+        raise ValueError(f"{name}() failed ({type(error).__name__}: {error}); {_REMEDY}") from error
+    if not isinstance(network, nn.Module):
+        raise ValueError(f"{name}() makes {type(network).__name__}, expected a torch module; {_REMEDY}")
+    return network
 
 
 def _write(network: nn.Module, target: Path, example: tuple[Tensor, ...], layout: Layout, int8: bool) -> Figures:

@@ -14,7 +14,7 @@ from rich.live import Live
 
 from rankfold.cli.device import chosen_device
 from rankfold.cli.reproduce_screen import Board, final_lines
-from rankfold.cli.stopping import PATIENCE, exit_code, nothing_written_yet, stop_requests
+from rankfold.cli.stopping import exit_code, nothing_written_yet, patience, stop_requests
 from rankfold.cli.writing import check_folder
 from rankfold.data.errors import DamagedData, MissingData
 from rankfold.experiments.planning import Request, Schedule, schedule
@@ -98,5 +98,8 @@ def _execute(plan: Schedule, places: Places, device: torch.device, jobs: int, bo
         if board.stop_requests and not event.ends:  # the end of an epoch: what was learned gets its checkpoint
             raise KeyboardInterrupt
 
-    with stop_requests("" if live else f"{PATIENCE}\n") as board.stop_requests, live or nullcontext():
+    def notice(number: int) -> str:
+        return "" if live else f"{patience(number)}\n"
+
+    with stop_requests(notice) as board.stop_requests, live or nullcontext():
         execute(plan, places, device, jobs, report)

@@ -15,6 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from rankfold.cli.stopping import at_once
 from rankfold.experiments.planning import Schedule
 from rankfold.experiments.results import Run
 from rankfold.experiments.runner import Event
@@ -90,7 +91,7 @@ class Board:
         gone, runs = _clock(time.perf_counter() - self.start), "run" if self.new == 1 else "runs"
         status = f"{self._ended} of {self.new} {runs} done, {gone} gone"
         status += f", about {_clock(left)} left" if left is not None else ""
-        stopping = "; stopping after this epoch, Ctrl-C again stops at once" if self.stop_requests else ""
+        stopping = f"; stopping after this epoch, {at_once(self.stop_requests[0])}" if self.stop_requests else ""
         yield Text(status + stopping, style="dim")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -13,14 +13,31 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-PATIENCE = "Stopping after this epoch; Ctrl-C again stops at once."
+
+
+def patience(number: int) -> str:
+    """What is said when a signal has come.
+
+    >>> patience(signal.SIGTERM)
+    'Stopping after this epoch; another SIGTERM stops at once.'
+    """
+    return f"Stopping after this epoch; {at_once(number)}."
+
+
+def at_once(number: int) -> str:
+    """How not to wait, after a signal.
+
+    >>> at_once(signal.SIGINT)
+    'Ctrl-C again stops at once'
+    """
+    return f"{'Ctrl-C again' if number == signal.SIGINT else 'another SIGTERM'} stops at once"
 
 
 @contextmanager
-def stop_requests(notice: str = "") -> Iterator[list[int]]:
+def stop_requests(notice: Callable[[int], str] = lambda number: "") -> Iterator[list[int]]:
     """Within this context the signals to stop are noted in a list instead of raised, so that no step is cut in two.
 
-    A second one is raised: whoever asks twice does not want to wait. At the first one the ``notice`` is written.
+    A second one is raised: whoever asks twice does not want to wait. At the first one its ``notice`` is written.
     """
     requests: list[int] = []
 
@@ -29,7 +46,7 @@ def stop_requests(notice: str = "") -> Iterator[list[int]]:
         if len(requests) > 1:
             raise KeyboardInterrupt
         with suppress(OSError):  # straight to stderr: a print under way cannot be interrupted by another
-            os.write(2, notice.encode())
+            os.write(2, notice(number).encode())
 
     previous = {number: signal.signal(number, note) for number in _SIGNALS}
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -30,9 +31,9 @@ def table(
     results: Annotated[Path, typer.Option(help="Folder of the result files.")] = _DEFAULT.results,
 ) -> None:
     """Show our results of a table beside the paper's, averaged over seeds, and which targets are met."""
-    request = Request(name, quick=quick, validation=validation)
+    request, places = Request(name, quick=quick, validation=validation), Places(experiments, results)
     try:
-        summary = summarize(request, Places(experiments, results))
+        summary = summarize(request, places)
         tables = [brief_grid(summary)] if brief else grids(summary)
         said = render(tables, format)
         if write is not None:
@@ -42,3 +43,24 @@ def table(
     except (ValueError, OSError) as error:
         raise refusal(error) from error
     typer.echo(said)
+    if not any(row.results for row in summary.rows):
+        typer.echo(_nothing_found(request, places), err=True)
+
+
+def _nothing_found(request: Request, places: Places) -> str:
+    """Where results were looked for, and where there are some, or how to make them."""
+    nothing = f"note: there are no results in {_folder(request, places)}"
+    for quick, validation in ((True, False), (False, True), (True, True)) if not request.variant else ():
+        other = replace(request, quick=quick, validation=validation)
+        if any(_folder(other, places).glob("*-seed*.json")):
+            return f"{nothing}, but in {_folder(other, places)}: give {_options(other)} to see them"
+    command = " ".join(("rankfold reproduce", request.table, _options(request))).rstrip()
+    return f"{nothing}; make some with `{command}`, or name the folder they are in with --results"
+
+
+def _folder(request: Request, places: Places) -> Path:
+    return request.places(places).results / request.table
+
+
+def _options(request: Request) -> str:
+    return " ".join(f"--{name}" for name in request.variant)

@@ -19,16 +19,17 @@ from rankfold.cli import train_options as o
 from rankfold.cli.device import chosen_device
 from rankfold.cli.reading import refusal
 from rankfold.cli.saying import Unheard, say_no_more, saying
-from rankfold.cli.stopping import PATIENCE, above_cursor, exit_code, nothing_written_yet, stop_requests
+from rankfold.cli.stopping import above_cursor, exit_code, nothing_written_yet, patience, stop_requests
 from rankfold.cli.train_screen import dense_line, hints, opening_line, progress_line, result_table, screen
 from rankfold.cli.writing import check_folder
 from rankfold.data.errors import DataError
 from rankfold.experiments.training import Epoch
 from rankfold.health import NumericalFault
 from rankfold.jobs.dense_twin import check_has_twin
+from rankfold.jobs.fingerprint import is_same
 from rankfold.jobs.job import JOB_FILE, RESULT_FILE, Job, check_not_failed, default_lr, learn_again
 from rankfold.jobs.preparation import counted
-from rankfold.jobs.running import JobRun, Record, Stopped, Watcher, fingerprint
+from rankfold.jobs.running import JobRun, Record, Stopped, Watcher
 from rankfold.whole_files import not_written
 
 FAILED = 1
@@ -129,6 +130,10 @@ def _check_free(folder: Path) -> None:
 
 def _resumed(context: typer.Context, data: Path, folder: Path, device: torch.device) -> JobRun:
     """The run that is in the folder; the data must be the same, and so must all options that are given."""
+    if not folder.exists():
+        raise ValueError(
+            f"there is no run in {folder} to go on with; leave --resume out to start it, or name its --out"
+        )
     check_not_failed(folder)
     kept_job = Job.read(folder)
     job, began_with = replace(kept_job, data=data), "it" if kept_job.data == data else kept_job.data
@@ -146,7 +151,7 @@ def _resumed(context: typer.Context, data: Path, folder: Path, device: torch.dev
             option = "--" + name.replace("_", "-")
             raise ValueError(f"{option} is {value} in {folder}, got {wanted}; leave it out, or start anew with --out")
     learned = learn_again(data, kept_job, folder)
-    if fingerprint(learned) != job.fingerprint:
+    if not is_same(job.fingerprint, learned):
         raise ValueError(f"{data} is not what {began_with} was when the run in {folder} began; start anew with --out")
     if context.params["dense"]:  # nothing speaks against deciding it later
         check_has_twin(learned.preparation, job.model)
@@ -210,7 +215,7 @@ def _train(run: JobRun, output: _Output, resumed: bool) -> None:
         if resumed:
             console.print(_where_it_goes_on(run), highlight=False)
     live = speaks and console.is_terminal
-    with stop_requests(PATIENCE if live else f"{PATIENCE}\n") as requests:
+    with stop_requests(patience if live else lambda number: f"{patience(number)}\n") as requests:
         try:
             result = _watched(run, output, console, requests, live)
         except (Stopped, KeyboardInterrupt) as stop:

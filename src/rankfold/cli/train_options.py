@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from rankfold.experiments.spec import FormatName, PriorName
+from rankfold.jobs.fingerprint import fingerprint
 from rankfold.jobs.job import Job, as_option, learn, make_spec
 from rankfold.jobs.preparation import DataOptions, Learned, ModelName, TaskName
-from rankfold.jobs.running import fingerprint
 
 # Options that are settings of training, and those that say something of the data, by their name there.
 SPEC_OPTIONS = ("format", "prior", "kl_weight", "max_rank", "epochs", "batch_size", "lr", "seed")

@@ -100,9 +100,17 @@ def hints(result: Record) -> Iterator[str]:
     metrics, spec = result["metrics"], result["spec"]
     key, sign = ("accuracy", 1) if "accuracy" in metrics["baseline"] else ("rmse", -1)
     if sign * (metrics["posterior_mean"][key] - metrics["baseline"][key]) <= 0:
+        lighter = (
+            f"With few examples the prior may weigh too much: try --kl-weight {spec['kl_weight'] / 4:.2g}, or more"
+        )
         yield (
-            f"It is no better than always answering {metrics['baseline']['answer']!r}. With few examples the prior "
-            f"may weigh too much: try --kl-weight {spec['kl_weight'] / 4:.2g}, or more --epochs."
+            f"It is no better than always answering {metrics['baseline']['answer']!r}. "
+            f"{lighter if spec['kl_weight'] > 0 else 'Try more'} --epochs."
+        )
+    if spec["kl_weight"] == 0 and result["ranks"]["after"] == result["ranks"]["before"]:
+        yield (
+            "No rank was cut: with --kl-weight 0 the prior counts for nothing, and ranks are not determined. "
+            "Leave it out for a weight that suits the number of examples."
         )
     if result["data"]["num_evaluation"] < 100:
         few = counted(result["data"]["num_evaluation"], "example")

@@ -33,11 +33,13 @@ class ImageFolder:
         path: of the folder.
         files: of all images, in the order of their names.
         labels: one for each file; ``None`` if they lie in the folder itself.
+        left_out: names of images that lie beside the folders of the classes.
     """
 
     path: Path
     files: tuple[Path, ...]
     labels: tuple[str, ...] | None
+    left_out: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.files)
@@ -65,15 +67,20 @@ def read_folder(path: Path) -> ImageFolder:
     if not classes:
         return ImageFolder(path, _images(path, path), None)
     files = [(file, folder.name) for folder in classes for file in _images(folder, path)]
-    return ImageFolder(path, tuple(file for file, _ in files), tuple(name for _, name in files))
+    loose = tuple(sorted(entry.name for entry in path.iterdir() if _is_image(entry)))
+    return ImageFolder(path, tuple(file for file, _ in files), tuple(name for _, name in files), loose)
 
 
 def _images(folder: Path, root: Path) -> tuple[Path, ...]:
-    found = tuple(sorted(f for f in folder.rglob("*") if f.suffix.lower() in ENDINGS and not f.name.startswith(".")))
+    found = tuple(sorted(filter(_is_image, folder.rglob("*"))))
     if not found:
         hint = "remove it, or put images into it" if folder != root else "put a sub-folder per class into it"
         raise MissingData(f"{folder} has no images ({', '.join(ENDINGS)}); {hint}")
     return found
+
+
+def _is_image(file: Path) -> bool:
+    return file.suffix.lower() in ENDINGS and not file.name.startswith(".") and file.is_file()
 
 
 def common_shape(folder: ImageFolder) -> ImageShape:

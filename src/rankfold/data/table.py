@@ -65,7 +65,7 @@ class Table:
         values = parsed(self.columns[name])
         if isinstance(values, int):
             cell = self.columns[name][values]
-            raise NoNumber(f"{self.place(values, name)}: {cell!r} is no finite number; {remedy}")
+            raise NoNumber(f"{self.place(values, name)}: {cell!r} {no_number(cell)}; {remedy}")
         too_large = np.flatnonzero(np.abs(values) > _LARGEST)
         if len(too_large):
             place, cell = self.place(int(too_large[0]), name), self.columns[name][too_large[0]]
@@ -110,6 +110,15 @@ def number(cell: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) else None
+
+
+def no_number(cell: str) -> str:
+    """Why a cell is none, for those that are not.
+
+    >>> no_number("red"), no_number("0,5")
+    ('is no finite number', 'is no number for its comma')
+    """
+    return f"is no {'number for its comma' if number(cell.replace(',', '.')) is not None else 'finite number'}"
 
 
 # Files ------------------------------------------------------------------------------------------------

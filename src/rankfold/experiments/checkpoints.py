@@ -56,7 +56,10 @@ def read_checkpoint(folder: Path, model: nn.Module, settings: dict[str, Any]) ->
         for path in found:
             _remove(path)
         return None
-    load(model, found[-1])
+    try:
+        load(model, found[-1])
+    except (ValueError, OSError) as error:
+        raise DamagedData(f"{error}; or {_begin_again(found[-1])}") from error
     return state
 
 
@@ -65,8 +68,12 @@ def _read_state(file: Path, device: torch.device) -> dict[str, Any]:
         state: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
     except Exception as error:  # the unpickler raises whatever it stumbles over
         why = str(error).partition(".")[0]
-        raise DamagedData(f"{file} is damaged ({why}); delete {file.parent} to begin again at epoch 1") from error
+        raise DamagedData(f"{file} is damaged ({why}); {_begin_again(file.parent)}") from error
     return state
+
+
+def _begin_again(checkpoint: Path) -> str:
+    return f"delete {checkpoint} to begin again at epoch 1"
 
 
 def last_epoch(folder: Path) -> int | None:

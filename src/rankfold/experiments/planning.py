@@ -32,8 +32,12 @@ class Request:
 
     def places(self, places: Places) -> Places:
         """Where the results of this request belong."""
-        variant = [name for name, wanted in (("quick", self.quick), ("validation", self.validation)) if wanted]
-        return places.apart(*variant) if variant else places
+        return places.apart(*self.variant) if self.variant else places
+
+    @property
+    def variant(self) -> tuple[str, ...]:
+        """What keeps results apart, by the names of the options."""
+        return tuple(name for name, wanted in (("quick", self.quick), ("validation", self.validation)) if wanted)
 
     def run(self, row: str, spec: Spec, seed: int, task: str | None = None) -> Run:
         spec = replace(spec.quick() if self.quick else spec, seed=seed)

@@ -19,7 +19,7 @@ from rankfold.export.int8 import Bytes, names_kept, round_, store_bytes_
 from rankfold.export.layouts import Layout
 from rankfold.export.posterior_mean import ExportError, posterior_mean_copy
 from rankfold.export.program import BATCH, Inputs, checked_inputs, resized, silence, trace
-from rankfold.whole_files import check_writable, whole_file
+from rankfold.whole_files import check_writable, given_path, whole_file
 
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 # Outputs of onnxruntime and torch may differ by this share of the largest output.
@@ -86,7 +86,7 @@ def export_onnx(
     _check_packages()
     if quantize not in (None, "int8"):
         raise ValueError(f"quantize must be None or 'int8', got {quantize!r}")
-    inputs, target = checked_inputs(example_inputs), Path(path)
+    inputs, target = checked_inputs(example_inputs), given_path(path, "a file, such as model.onnx")
     check_writable(target)
     mean = posterior_mean_copy(model, layout)
     _check_size(mean)

@@ -232,7 +232,11 @@ def check_not_failed(folder: Path) -> None:
 def read_json(file: Path) -> dict[str, Any]:
     """A file of a run folder."""
     if not file.exists():
-        raise MissingData(f"{file.parent} is no folder of a run: it has no {file.name}; `rankfold train` makes one")
+        folder = file.parent
+        found = f"{folder} is no folder of a run: it has no {file.name}"
+        if not folder.is_dir():
+            found = f"{folder} is a file" if folder.exists() else f"there is no folder {folder}"
+        raise MissingData(f"{found}; name the folder of a run, as `rankfold train` leaves it")
     try:
         return dict(json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:  # no JSON, no text, or no object

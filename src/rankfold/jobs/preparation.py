@@ -70,12 +70,14 @@ class Encoded:
 
     Attributes:
         unknown: how many examples hold something that training did not know, by where it stands.
+        left_out: names of what was found beside the examples, and is none for want of a place.
     """
 
     inputs: tuple[Tensor, ...]
     labels: Tensor | None
     names: tuple[str, ...]
     unknown: Mapping[str, int] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.names)

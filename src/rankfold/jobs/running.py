@@ -6,20 +6,19 @@ the validation part.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from rankfold.accounting import accounting
 from rankfold.architecture import Architecture
@@ -251,22 +250,6 @@ def _part(encoded: Encoded, rows: Rows, device: torch.device) -> Examples:
     assert encoded.labels is not None
     index = torch.from_numpy(rows)
     return Examples(tuple(x[index].to(device) for x in encoded.inputs), encoded.labels[index].to(device))
-
-
-def fingerprint(learned: Learned) -> str:
-    """Of all inputs and labels, and of the division."""
-    digest = hashlib.sha256()
-    for tensor in _tensors(learned):
-        digest.update(str(tuple(tensor.shape)).encode())
-        digest.update(tensor.contiguous().numpy().data)
-    return digest.hexdigest()[:16]
-
-
-def _tensors(learned: Learned) -> Iterator[Tensor]:
-    assert learned.examples.labels is not None
-    yield from learned.examples.inputs
-    yield learned.examples.labels
-    yield torch.from_numpy(learned.validation)
 
 
 # Lines of epochs --------------------------------------------------------------------------------------

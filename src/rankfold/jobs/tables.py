@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from rankfold.data.errors import DamagedData, MissingData
-from rankfold.data.table import FIRST_ROW, Table, is_numeric, number, parsed, read_table
+from rankfold.data.table import FIRST_ROW, Table, is_numeric, no_number, number, parsed, read_table
 from rankfold.jobs.preparation import DataOptions, Encoded, Learned, ModelName, Network, Preparation, Rows, divide
 from rankfold.jobs.targets import Classes, Quantity
 from rankfold.models.mlp import UNKNOWN_ROW, TableClassifier, TableRegressor
@@ -171,6 +171,8 @@ def _is_regression(table: Table, options: DataOptions) -> bool:
     assert options.target is not None
     cells = table.column(options.target, "--target")
     _check_present(table, options.target)
+    if options.task != "classification":
+        _check_commas(table, options.target, "--task classification if they are classes")
     if options.task is not None:
         return options.task == "regression"
     values = parsed(cells)
@@ -221,12 +223,10 @@ def _columns(
     _check_columns(table, options)
     numbers, categories = [], []
     for name, cells in table.columns.items():
-        if name in options.ignored:
+        if name in (options.target, *options.ignored):
             continue
-        if name not in options.categorical and not (name == options.target and options.task == "classification"):
-            _check_commas(table, name)
-        if name == options.target:
-            continue
+        if name not in options.categorical:
+            _check_commas(table, name, "--categorical or --ignore with the column's name")
         if name not in options.categorical and is_numeric(cells):
             numbers.append(_number_column(table, name, train))
         else:
@@ -238,14 +238,15 @@ def _columns(
     return tuple(kept[0]), tuple(kept[1])
 
 
-def _check_commas(table: Table, name: str) -> None:
-    """Refuse a column that would be one of numbers if its commas were points."""
+def _check_commas(table: Table, name: str, otherwise: str) -> None:
+    """Refuse a column of names that would be numbers if its commas were points."""
     cells = table.columns[name]
-    first = next((n for n, cell in enumerate(cells) if "," in cell), None)
-    if first is not None and not is_numeric(cells) and is_numeric([cell.replace(",", ".") for cell in cells]):
+    pointed = [cell.replace(",", ".") for cell in cells]
+    if not is_numeric(cells) and is_numeric(pointed):
+        first = next(n for n, cell in enumerate(cells) if number(cell) is None and number(pointed[n]) is not None)
         raise DamagedData(
-            f"{table.place(first, name)}: {cells[first]!r} is no number for its comma; write decimal points, and "
-            f"nothing between thousands, or give --categorical or --ignore with the column's name"
+            f"{table.place(first, name)}: {cells[first]!r} {no_number(cells[first])}; write decimal points, and "
+            f"nothing between thousands, or give {otherwise}"
         )
 
 

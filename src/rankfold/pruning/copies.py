@@ -44,7 +44,7 @@ def same_in_copies(name: str, tensor: BayesianTensor, copies: Sequence[nn.Module
 
 
 def _check_architecture(name: str, tensor: BayesianTensor, copies: Sequence[nn.Module]) -> None:
-    """Compare all but the ranks: a checkpoint that is loaded later may still bring those."""
+    """Compare all but the ranks: a checkpoint that is loaded before the first step may bring those."""
     for copy in copies:
         other = _tensor_in(copy, name)
         if other is None or _architecture(other) != _architecture(tensor):
