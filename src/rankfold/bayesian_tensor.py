@@ -73,7 +73,7 @@ class BayesianTensor(nn.Module):
         self.inference = config.inference
         self.weak_std = config.weak_std
         self.num_updates = 0
-        means = _initial_means(format, weight_std, matrix)
+        means = _initial_means(format, weight_std, config.equal_rows, matrix)
         # the common scale of the factors sets the initial posterior spread and the default η
         scale = math.sqrt(sum(float(m.square().sum()) for m in means) / format.num_entries)
         self.prior = config.prior.at_scale(scale)
@@ -241,12 +241,12 @@ class BayesianTensor(nn.Module):
         return describe(self.format) + ("" if self.inference == "bayes" else f", {self.inference}")
 
 
-def _initial_means(format: TensorFormat, weight_std: float, matrix: Tensor | None) -> list[Tensor]:
+def _initial_means(format: TensorFormat, weight_std: float, equal_rows: bool, matrix: Tensor | None) -> list[Tensor]:
     """Factors in float64: of ``matrix`` if given, random otherwise."""
     if matrix is not None and (matrix.is_meta or matrix.any()):
         exact = matrix if matrix.numel() > LARGEST_COPY else matrix.double()  # a large one is not copied
         return [factor.double() for factor in format.decompose(exact)]
-    means = format.random_factors(weight_std)
+    means = format.random_factors(weight_std, equal_rows=equal_rows)
     if matrix is not None:
         means[-1].zero_()  # A = 0, and yet the last factor receives gradients
     return means

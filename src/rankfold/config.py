@@ -31,6 +31,9 @@ class TensorConfig(ABC):
         inference: ``"bayes"`` (Gaussian factors), ``"map"`` (point factors, λ kept) or
             ``"fixed"`` (point factors, no prior: plain tensorized training at ``max_rank``).
         init_std: standard deviation of the initial weights; the layer's own default if left out.
+        equal_rows: start with all rows of an embedding table equal, instead of independent. Every mode then learns
+            first what its index means whatever the others are. Much faster where indices of the modes mean something
+            by themselves; no use where row numbers are arbitrary, as those of words or of hashed values are.
         weak_std: σ₀ of the weak normal prior on biases and on a Tucker core.
 
     >>> config = TTM(max_rank=20, in_dims=(28, 28), out_dims=(16, 32))
@@ -46,6 +49,7 @@ class TensorConfig(ABC):
     prior: ShrinkagePrior = field(default_factory=LogUniform, kw_only=True)
     inference: Inference = field(default="bayes", kw_only=True)
     init_std: float | None = field(default=None, kw_only=True)
+    equal_rows: bool = field(default=False, kw_only=True)
     weak_std: float = field(default=1.0, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -63,6 +67,8 @@ class TensorConfig(ABC):
         for name, value in (("init_std", 1.0 if self.init_std is None else self.init_std), ("weak_std", self.weak_std)):
             if not (is_number(value) and 0 < value < math.inf):
                 raise ValueError(f"{name} must be positive and finite, got {value!r}")
+        if not isinstance(self.equal_rows, bool):
+            raise TypeError(f"equal_rows must be True or False, got {self.equal_rows!r}")
 
     def _check_folding(self) -> None:
         for name, dims in (("in_dims", self.in_dims), ("out_dims", self.out_dims)):

@@ -31,6 +31,7 @@ def configs_of(
             out_dims=out_dims,
             inference=inference,
             init_std=folding.init_std,
+            equal_rows=folding.equal_rows,
         )
         for layer, (in_dims, out_dims) in folding.layers.items()
     }

@@ -75,11 +75,13 @@ class Folding:
         max_rank: for all layers, or each by name.
         layers: the modes (inputs, outputs) of every layer.
         init_std: of the weights; each layer's own if left out.
+        equal_rows: whether all rows of a table start equal.
     """
 
     max_rank: int | Mapping[str, int | _Dims]
     layers: Mapping[str, tuple[_Dims, _Dims]]
     init_std: float | None = None
+    equal_rows: bool = False
 
     def rank_of(self, layer: str) -> int | _Dims:
         return self.max_rank if isinstance(self.max_rank, int) else self.max_rank[layer]
@@ -143,6 +145,7 @@ class Task:
                 prior=prior,
                 inference=inference,
                 init_std=folding.init_std,
+                equal_rows=folding.equal_rows,
             )
             for name, (in_dims, out_dims) in folding.layers.items()
         }

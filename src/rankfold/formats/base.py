@@ -200,12 +200,29 @@ class TensorFormat(ABC):
         exact = [factor.detach().double() for factor in factors]
         return self.inner(exact, exact).clamp(min=0.0).sqrt()
 
-    def random_factors(self, weight_std: float, generator: torch.Generator | None = None) -> list[Tensor]:
-        """Gaussian factors, scaled so that the weights' root mean square is ``weight_std`` exactly."""
+    def random_factors(
+        self, weight_std: float, generator: torch.Generator | None = None, *, equal_rows: bool = False
+    ) -> list[Tensor]:
+        """Gaussian factors, scaled so that the weights' root mean square is ``weight_std`` exactly.
+
+        Args:
+            equal_rows: make all rows of ``A`` equal: along an input mode every factor is its first slice, repeated.
+        """
         factors = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in self.factor_shapes]
+        if equal_rows:
+            factors = [
+                self._repeat_first(factor, letters) for factor, letters in zip(factors, self.subscripts, strict=True)
+            ]
         target = weight_std * math.sqrt(self.inputs.padded_size * self.outputs.padded_size)
         scale = (target / self.norm(factors)) ** (1.0 / len(factors))
         return [factor * scale for factor in factors]
+
+    def _repeat_first(self, factor: Tensor, letters: str) -> Tensor:
+        """The factor with its first slice at every index of its input mode, if it has one."""
+        for axis, letter in enumerate(letters):
+            if letter in self.input_letters:
+                factor = factor.narrow(axis, 0, 1).expand_as(factor).contiguous()
+        return factor
 
     def decompose(self, matrix: Tensor) -> list[Tensor]:
         """Factors of these ranks that approximate ``matrix`` (I, J), all of the same magnitude."""
