@@ -105,6 +105,12 @@ def test_a_bad_option_is_named(config, options, message):
 
 
 @every_config
+def test_equal_rows_is_yes_or_no(config):
+    with pytest.raises(TypeError, match="equal_rows must be True or False, got 1"):
+        config(4, equal_rows=1)
+
+
+@every_config
 @pytest.mark.parametrize("prior", ["half-cauchy", HalfCauchy, None, 0.1], ids=str)
 def test_a_prior_must_be_a_prior(config, prior):
     with pytest.raises(TypeError, match=r"prior must be rankfold.LogUniform\(\) or rankfold.HalfCauchy\(\), got"):

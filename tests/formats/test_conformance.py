@@ -258,6 +258,17 @@ def test_random_factors_have_the_wanted_root_mean_square(name, data, std, seed):
     assert all(torch.equal(a, b) for a, b in zip(factors, again, strict=True))
 
 
+@every_format
+@given(data=st.data(), seed=SEEDS, std=st.floats(1e-3, 10.0))
+def test_rows_can_start_equal(name, data, seed, std):
+    format = data.draw(formats(name))
+    factors = format.random_factors(std, torch.Generator().manual_seed(seed), equal_rows=True)
+    rows = dense(format, factors)
+    torch.testing.assert_close(rows, rows[:1].expand_as(rows), rtol=1e-9, atol=1e-9 * std)
+    assert [factor.shape for factor in factors] == [torch.Size(shape) for shape in format.factor_shapes]
+    assert all(factor.is_contiguous() for factor in factors)
+
+
 # Ranks --------------------------------------------------------------------------------------------
 
 

@@ -117,6 +117,19 @@ def test_initial_rows_have_unit_standard_deviation_unless_asked(make):
     assert make.from_dense(dense, rf.TTM(8)).eval().weight.std().item() == pytest.approx(0.05, rel=0.1)
 
 
+@pytest.mark.parametrize("config", [rf.CP, rf.Tucker, rf.TT, rf.TTM])
+@pytest.mark.parametrize("inference", ["bayes", "fixed"])
+def test_rows_that_start_equal_part_with_the_first_step(config, inference):
+    torch.manual_seed(0)
+    layer = Embedding(90, 4, config=config(4, init_std=0.3, inference=inference, equal_rows=True))
+    before = layer.eval().weight
+    torch.testing.assert_close(before, before[:1].expand(90, 4))
+    assert before.square().mean().sqrt().item() == pytest.approx(0.3, rel=1e-4)
+    (layer.train()(torch.arange(90)) * torch.randn(90, 4)).sum().backward()
+    torch.optim.SGD(layer.parameters(), lr=0.1).step()
+    assert len(layer.eval().weight.detach().round(decimals=5).unique(dim=0)) == 90
+
+
 @pytest.mark.parametrize("make", [Embedding, EmbeddingBag])
 @pytest.mark.parametrize(
     ("option", "reason"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,15 @@ from torch import nn
 
 from rankfold.data.criteo_synthetic import Clicks, PlantedClicks
 from rankfold.experiments import clicks
-from rankfold.experiments.dlrm import FOLDINGS, MODES, network, table_name
+from rankfold.experiments.dlrm import FOLDINGS as REAL_FOLDINGS
+from rankfold.experiments.dlrm import MODES, network, table_name
 from rankfold.experiments.spec import Split
 from rankfold.experiments.task import Data, Examples, Planted, Task
 
-NUM_TRAIN, NUM_EVALUATION = 2_000_000, 300_000
+NUM_TRAIN, NUM_EVALUATION = 16_000_000, 300_000
 TRUE_RANK = 4
+# The indices of every mode mean something by themselves, as the planted factors have mean 1.
+FOLDINGS = {name: replace(folding, init_std=0.1, equal_rows=True) for name, folding in REAL_FOLDINGS.items()}
 _SEED = 0
 # Numbers of the chunks that each part starts with; they never meet.
 _FIRST_CHUNKS = {"train": 1, "validation": 1_000_000, "test": 2_000_000}
