@@ -8,24 +8,17 @@ from contextlib import suppress
 from importlib import import_module
 from types import FrameType
 
-_usual = signal.getsignal(signal.SIGINT)
-
 
 def main() -> None:
     """Run the command line. Ctrl-C while modules are imported, which takes seconds, ends it without a word."""
-    leave_at_ctrl_c()
+    # a handler that leaves: an exception in the middle of an import may come out as another one
+    previous = signal.signal(signal.SIGINT, _leave)
     with suppress(ModuleNotFoundError):  # app says what to install
         import_module("rankfold.cli.main")
     from rankfold.cli import app
 
-    signal.signal(signal.SIGINT, _usual)
+    signal.signal(signal.SIGINT, previous)
     app()
-
-
-def leave_at_ctrl_c() -> None:
-    """From now on Ctrl-C ends the process, without a word."""
-    # a handler that leaves: an exception in the middle of an import may come out as another one
-    signal.signal(signal.SIGINT, _leave)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

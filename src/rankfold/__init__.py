@@ -7,7 +7,6 @@
 Linear(in_features=784, out_features=512, bias=True, TTM [4, 4, 7, 7] x [8, 4, 4, 4], ranks [20, 20, 20])
 """
 
-from rankfold import starting as _starting  # noqa: F401  first of all
 from rankfold.accounting import accounting
 from rankfold.accounting_text import report
 from rankfold.batch_norm import update_bn

@@ -1,6 +1,6 @@
 """``python -m rankfold`` is the command ``rankfold``."""
 
-from rankfold_command import main
+from rankfold.cli import app
 
 if __name__ == "__main__":
-    main()
+    app()
