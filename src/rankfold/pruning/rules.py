@@ -46,6 +46,10 @@ class InformationRule(PruningRule):
     ``signal_to_noise`` times its noise Σσ². The second condition protects live slices of only a few
     entries, which never carry much.
 
+    With millions of examples many entries may know that they are small, and nothing else: σ is below that of the
+    prior, which is worth nats, but μ is about 0. A rank is dead, too, when its signal is below ``least_signal`` times
+    its noise on some axis. Without it the noise is gone, and with it more loss than the signal can have saved.
+
     >>> import rankfold as rf
     >>> layer = rf.Linear(8, 6, config=rf.CP(max_rank=3))
     >>> InformationRule(nats=3.0).dead(layer.tensor)  # one boolean tensor (R_n,) per rank group
@@ -54,9 +58,10 @@ class InformationRule(PruningRule):
 
     nats: float = 3.0
     signal_to_noise: float = 1.0
+    least_signal: float = 0.1
 
     def __post_init__(self) -> None:
-        _check_limits(nats=self.nats, signal_to_noise=self.signal_to_noise)
+        _check_limits(nats=self.nats, signal_to_noise=self.signal_to_noise, least_signal=self.least_signal)
 
     def dead(self, tensor: BayesianTensor, windows: TwoWindows | None = None) -> list[Tensor]:
         signal, noise, nats = slice_information(tensor, windows or TwoWindows.now(tensor))
@@ -65,8 +70,9 @@ class InformationRule(PruningRule):
             on_axis = []
             for factor, axis in group.axes:
                 few_nats = sum_of_slices([(nats[factor], axis)]) < self.nats
-                power = sum_of_slices([(signal[factor], axis)]), sum_of_slices([(noise[factor], axis)])
-                on_axis.append(few_nats & (power[0] < self.signal_to_noise * power[1]))
+                power, spread = sum_of_slices([(signal[factor], axis)]), sum_of_slices([(noise[factor], axis)])
+                weak = power < self.signal_to_noise * spread
+                on_axis.append(few_nats & weak | (power < self.least_signal * spread))
             verdicts.append(torch.stack(on_axis).any(0))
         return verdicts
 
