@@ -24,7 +24,7 @@ TABLE_DIMS = (200, 220, 250)  # 11,000,000 rows, padding included
 FETCHED = (2_048, 65_536)
 CHANNELS, KERNEL, IMAGE = 128, 3, 32
 # On the CPU a dense table of that size takes 5 GB.
-DENSE_TABLE_HINT = "5 GB; add --dense-table to time it"
+DENSE_TABLE_HINT = "5 GB; add --dense-table to measure it"
 
 FORMATS = ("CP", "Tucker", "TT", "TTM")
 Skew = Literal["uniform", "skewed"]

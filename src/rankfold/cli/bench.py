@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 _Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")]
 _Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; torch's own choice if left out.")]
 _Repeat = Annotated[int, typer.Option(min=3, help="Rounds; in each of them everybody is called once.")]
-_Only = Annotated[str, typer.Option(help="Run the cases with this in their name, such as 65,536.")]
+_Only = Annotated[str, typer.Option(help="Run the cases with this in their name, such as 784 or MNIST.")]
 _Formats = Annotated[str, typer.Option(help="Such as TTM,CP; all four if left out.")]
 _Out = Annotated[
     Path | None,

@@ -119,7 +119,7 @@ def chosen_numbers(text: str, option: str) -> tuple[int, ...]:
     """``"1,128"`` as positive integers."""
     words = text.split(",")
     if not all(word.strip().isdigit() and int(word) > 0 for word in words):
-        raise typer.BadParameter(f"expected positive integers such as 1,128, got {text!r}", param_hint=option)
+        raise typer.BadParameter(f"expected positive integers such as 1,2, got {text!r}", param_hint=option)
     return tuple(int(word) for word in words)
 
 
