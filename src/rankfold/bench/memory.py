@@ -21,7 +21,7 @@ from rankfold.bench.cases import FETCHED, embedding_case, with_formats
 from rankfold.bench.contender import BAYESIAN, DENSE, DENSE_WITH_SGD, FIXED, Case
 from rankfold.bench.layers import Ready, prepare
 from rankfold.bench.measure import peak_memory
-from rankfold.bench.networks import FORMAT_NAMES, configs_of
+from rankfold.bench.networks import FORMAT_NAMES
 from rankfold.config import Inference
 from rankfold.experiments.dlrm import FOLDINGS, network
 from rankfold.experiments.task import Folding
@@ -179,4 +179,4 @@ def _dense(make: Callable[[], nn.Module], device: torch.device) -> nn.Module:
 def _tensorized(
     make: Callable[[], nn.Module], folding: Folding, format: str, inference: Inference, device: torch.device
 ) -> nn.Module:
-    return tensorize_(make(), None, overrides=configs_of(folding, format, inference)).to(device)
+    return tensorize_(make(), None, overrides=folding.configs(FORMAT_NAMES[format], inference)).to(device)

@@ -10,31 +10,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from rankfold.config import Inference, TensorConfig
+from rankfold.config import Inference
 from rankfold.experiments import cifar10, mnist
 from rankfold.experiments.spec import FormatName
-from rankfold.experiments.task import CONFIGS, Folding, Task
+from rankfold.experiments.task import CONFIGS, Task
 from rankfold.surgery import tensorize_
 
 Ranks = Mapping[str, Sequence[int]]
 FORMAT_NAMES: dict[str, FormatName] = {config.__name__: name for name, config in CONFIGS.items()}
-
-
-def configs_of(
-    folding: Folding, format: str, inference: Inference, ranks: Ranks | None = None
-) -> dict[str, TensorConfig]:
-    """The config of each layer in a format, ``CP`` to ``TTM``, at its maximum rank or at the given ranks."""
-    return {
-        layer: CONFIGS[FORMAT_NAMES[format]](
-            folding.rank_of(layer) if ranks is None else tuple(ranks[layer]),
-            in_dims=in_dims,
-            out_dims=out_dims,
-            inference=inference,
-            init_std=folding.init_std,
-            equal_rows=folding.equal_rows,
-        )
-        for layer, (in_dims, out_dims) in folding.layers.items()
-    }
 
 
 @dataclass(frozen=True)
@@ -47,7 +30,8 @@ class Network:
 
     def tensorized(self, format: str, inference: Inference, ranks: Ranks | None = None) -> nn.Module:
         """In a format, at the maximum rank or at the given ranks of each layer."""
-        configs = configs_of(self.task.foldings[FORMAT_NAMES[format]], format, inference, ranks)
+        name = FORMAT_NAMES[format]
+        configs = self.task.foldings[name].configs(name, inference, ranks)
         return tensorize_(self.task.network(), None, overrides=configs)
 
     def make_batch(self, size: int, device: torch.device) -> tuple[Tensor, Tensor]:

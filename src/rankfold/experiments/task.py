@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rankfold.config import CP, TT, TTM, Inference, TensorConfig, Tucker
 from rankfold.experiments.spec import FormatName, Spec, Split
-from rankfold.priors import HalfCauchy, LogUniform
+from rankfold.priors import HalfCauchy, LogUniform, ShrinkagePrior
 
 _Dims = tuple[int, ...]
 CONFIGS: dict[FormatName, type[TensorConfig]] = {"cp": CP, "tucker": Tucker, "tt": TT, "ttm": TTM}
@@ -86,6 +86,29 @@ class Folding:
     def rank_of(self, layer: str) -> int | _Dims:
         return self.max_rank if isinstance(self.max_rank, int) else self.max_rank[layer]
 
+    def configs(
+        self,
+        format: FormatName,
+        inference: Inference,
+        ranks: Mapping[str, Sequence[int]] | None = None,
+        *,
+        max_rank: int | None = None,
+        prior: ShrinkagePrior | None = None,
+    ) -> dict[str, TensorConfig]:
+        """The config of each layer in a format, at its own maximum rank, at another, or at the given ``ranks``."""
+        return {
+            name: CONFIGS[format](
+                tuple(ranks[name]) if ranks is not None else max_rank or self.rank_of(name),
+                in_dims=in_dims,
+                out_dims=out_dims,
+                prior=prior or LogUniform(),
+                inference=inference,
+                init_std=self.init_std,
+                equal_rows=self.equal_rows,
+            )
+            for name, (in_dims, out_dims) in self.layers.items()
+        }
+
 
 def keep_labels(data: Data, spec: Spec) -> Data:
     """The examples with the labels they came with."""
@@ -135,17 +158,6 @@ class Task:
     ) -> dict[str, TensorConfig]:
         """The config of each layer, at the maximum rank or at the given ``ranks`` of each layer."""
         assert spec.format is not None
-        folding = self.foldings[spec.format]
         prior = HalfCauchy() if spec.prior == "half-cauchy" else LogUniform()
-        return {
-            name: CONFIGS[spec.format](
-                tuple(ranks[name]) if ranks is not None else spec.max_rank or folding.rank_of(name),
-                in_dims=in_dims,
-                out_dims=out_dims,
-                prior=prior,
-                inference=inference,
-                init_std=folding.init_std,
-                equal_rows=folding.equal_rows,
-            )
-            for name, (in_dims, out_dims) in folding.layers.items()
-        }
+        folding = self.foldings[spec.format]
+        return folding.configs(spec.format, inference, ranks, max_rank=spec.max_rank, prior=prior)
