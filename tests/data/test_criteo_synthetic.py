@@ -7,7 +7,15 @@ import pytest
 import torch
 
 from rankfold.data.criteo import KAGGLE_SIZES, Criteo
-from rankfold.data.criteo_synthetic import EXPONENTS, NUMBER_LAWS, PlantedClicks, Zipf, fit_exponents, fit_numbers
+from rankfold.data.criteo_synthetic import (
+    CHUNK,
+    EXPONENTS,
+    NUMBER_LAWS,
+    PlantedClicks,
+    Zipf,
+    fit_exponents,
+    fit_numbers,
+)
 from rankfold.experiments.bootstrap import weighted_auc
 
 MODES = {2: (200, 220, 250), 20: (200, 200, 200)}
@@ -74,10 +82,10 @@ def test_clicks_are_drawn_from_the_probabilities(planted, rows):
 
 
 def test_rows_depend_on_the_seed_and_the_chunk_alone(planted, rows):
-    again = list(PlantedClicks(3, MODES).chunks(70_000))
-    assert [len(chunk.labels) for chunk in again] == [65_536, 4_464]
-    np.testing.assert_array_equal(again[1].categories, rows.categories[65_536:70_000])
-    np.testing.assert_array_equal(again[1].labels, rows.labels[65_536:70_000])
+    again = list(PlantedClicks(3, MODES).chunks(CHUNK + 4_464))
+    assert [len(chunk.labels) for chunk in again] == [CHUNK, 4_464]
+    np.testing.assert_array_equal(again[1].categories, rows.categories[CHUNK : CHUNK + 4_464])
+    np.testing.assert_array_equal(again[1].labels, rows.labels[CHUNK : CHUNK + 4_464])
     other = next(PlantedClicks(4, MODES).chunks(1000))
     assert (other.categories != rows.categories[:1000]).any()
     assert (next(planted.chunks(1000, first_chunk=9)).categories != rows.categories[:1000]).any()
