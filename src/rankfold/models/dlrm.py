@@ -89,8 +89,10 @@ class DLRM(nn.Module):
 
 def dot_products(vectors: Tensor) -> Tensor:
     """⟨v_i, v_j⟩ of every two different vectors: (B, V, D) to (B, V (V − 1) / 2)."""
-    first, second = torch.tril_indices(vectors.shape[1], vectors.shape[1], -1, device=vectors.device)
-    return torch.bmm(vectors, vectors.mT)[:, first, second]
+    count = vectors.shape[1]
+    first, second = torch.tril_indices(count, count, -1, device=vectors.device)
+    # by `index_select`: the gradient of indexing would be sorted, though no product is taken twice
+    return torch.bmm(vectors, vectors.mT).flatten(1).index_select(1, first * count + second)
 
 
 def tables_from(min_rows: int) -> LayerFilter:
