@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -243,6 +244,23 @@ def test_bad_options_are_named(options, named):
 
 
 RESULTS = Path(__file__).parents[2] / "results" / "mnist"
+CORES = os.cpu_count() or 1
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("layers", -1), ("step", 0), ("layers", CORES + 1), ("step", 999), ("inference", 999)]
+)
+def test_threads_that_have_no_core_of_their_own_are_refused(name, count, monkeypatch):
+    for module in ("bench.run_steps", "bench.run_case", "bench.networks", "bench_run.measure_ceilings"):
+        monkeypatch.setattr(f"rankfold.cli.{module}", lambda *_, **__: pytest.fail("measured"))
+    before = torch.get_num_threads()
+    result = run_bench("--threads", str(count), name=name)
+    assert result.exit_code == 2
+    message = " ".join(result.output.replace("│", "").split())
+    assert f"Invalid value for --threads: expected 1 to {CORES}, the cores of this machine, got {count};" in message
+    assert torch.get_num_threads() == before
+
+
 SMALL = {
     "embedding": ["--only", "2,048 rows, skewed", "--formats", "ttm", "--repeat", "3"],
     "linear": ["--only", "784", "--formats", "CP,tt", "--repeat", "3"],

@@ -18,7 +18,7 @@ from rankfold.bench.memory import embedding_memory_cases, run_dlrm, run_embeddin
 from rankfold.bench.networks import NETWORKS, found_ranks
 from rankfold.bench.step import run_steps
 from rankfold.bench.tensorly_peer import MISSING, installed_version
-from rankfold.cli.bench_run import Job, Session, chosen_formats, chosen_numbers
+from rankfold.cli.bench_run import CORES, Job, Session, check_threads, chosen_formats, chosen_numbers
 from rankfold.cli.bench_table import summary_table
 
 bench = typer.Typer(
@@ -26,9 +26,11 @@ bench = typer.Typer(
     no_args_is_help=True,
 )
 
+_FEW_THREADS = "1,2" if CORES > 1 else "1"
+
 _T = TypeVar("_T")
 _Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")]
-_Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; torch's own choice if left out.")]
+_Threads = Annotated[int | None, typer.Option(help="CPU threads, no more than cores; torch's own choice if left out.")]
 _Repeat = Annotated[int, typer.Option(min=3, help="Rounds; in each of them everybody is called once.")]
 _Only = Annotated[str, typer.Option(help="Run the cases with this in their name, such as 784 or MNIST.")]
 _Formats = Annotated[str, typer.Option(help="Such as TTM,CP; all four if left out.")]
@@ -190,7 +192,7 @@ def inference(
     repeat: _Repeat = 15,
     formats: _Formats = "",
     batch: Annotated[str, typer.Option(help="Batch sizes.")] = "1,128",
-    threads: Annotated[str, typer.Option(help="Numbers of CPU threads.")] = "1,2",
+    threads: Annotated[str, typer.Option(help="Numbers of CPU threads, no more than cores.")] = _FEW_THREADS,
     compiled: Annotated[
         bool, typer.Option("--compile/--no-compile", help="torch.compile needs a C++ compiler and takes minutes.")
     ] = True,
@@ -207,13 +209,15 @@ def inference(
     same way. The ranks are those that training has found, the weights random: they take as long as trained ones.
     """
     session = Session.start("inference", device, out, as_json=as_json, repeat=repeat)
-    counts = chosen_numbers(batch, "--batch"), chosen_numbers(threads, "--threads")
+    batches, counts = chosen_numbers(batch, "--batch"), chosen_numbers(threads, "--threads")
+    for count in counts:
+        check_threads(count)
     try:
         ranks = {format: found_ranks(format, results) for format in chosen_formats(formats)}
     except FileNotFoundError as error:
         raise typer.BadParameter(str(error), param_hint="--results") from error
     models = networks(ranks)
-    settings = all_settings(*counts, session.device, compiled)
+    settings = all_settings(batches, counts, session.device, compiled)
     session.run([(setting.case, partial(run_inference, models, setting, repeat)) for setting in settings])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from rankfold.whole_files import write_whole
 
 FILE_WIDTH = 220  # more than the widest table needs
 DEFAULT_FOLDER = Path("runs") / "bench"
+CORES = os.cpu_count() or 1
 
 Job = tuple[str, Callable[[], Iterable[Any]]]
 
@@ -58,6 +60,7 @@ class Session:
         """Check the options."""
         chosen = chosen_device(device)
         if threads is not None:
+            check_threads(threads)
             torch.set_num_threads(threads)
         if chosen.index is not None:  # streams and graphs belong to the current device
             torch.cuda.set_device(chosen)
@@ -121,6 +124,15 @@ def chosen_numbers(text: str, option: str) -> tuple[int, ...]:
     if not all(word.strip().isdigit() and int(word) > 0 for word in words):
         raise typer.BadParameter(f"expected positive integers such as 1,2, got {text!r}", param_hint=option)
     return tuple(int(word) for word in words)
+
+
+def check_threads(count: int) -> None:
+    """Refuse more threads than cores: they wait for each other, and the times say nothing."""
+    if not 1 <= count <= CORES:
+        raise typer.BadParameter(
+            f"expected 1 to {CORES}, the cores of this machine, got {count}; name one of these, or leave it out",
+            param_hint="--threads",
+        )
 
 
 def _console(quiet: bool) -> Console:
