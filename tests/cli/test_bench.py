@@ -233,11 +233,14 @@ def test_the_dense_table_is_left_out_unless_asked_for():
         (["--device", "gpu"], "gpu"),
         (["--only", "Transformer"], "Transformer"),
         (["--formats", "CP,PARAFAC"], "PARAFAC"),
+        (["--formats", ""], "'' names no format; use CP, Tucker, TT, TTM, or leave it out for all"),
+        (["--formats", " , "], "' , ' names no format"),
         (["--repeat", "1"], "--repeat"),
         (["--out", "."], "--out"),
     ],
 )
-def test_bad_options_are_named(options, named):
+def test_bad_options_are_named(options, named, monkeypatch):
+    monkeypatch.setattr("rankfold.cli.bench.run_case", lambda *_, **__: pytest.fail("measured"))
     result = run_bench(*options)
     assert result.exit_code == 2
     assert named in result.output

@@ -33,7 +33,7 @@ _Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")]
 _Threads = Annotated[int | None, typer.Option(help="CPU threads, no more than cores; torch's own choice if left out.")]
 _Repeat = Annotated[int, typer.Option(min=3, help="Rounds; in each of them everybody is called once.")]
 _Only = Annotated[str, typer.Option(help="Run the cases with this in their name, such as 784 or MNIST.")]
-_Formats = Annotated[str, typer.Option(help="Such as TTM,CP; all four if left out.")]
+_Formats = Annotated[str | None, typer.Option(help="Such as TTM,CP; all four if left out.")]
 _Out = Annotated[
     Path | None,
     typer.Option("--out", dir_okay=False, help="Write all figures to this file; runs/bench/… if left out."),
@@ -54,7 +54,7 @@ def embedding(
     threads: _Threads = None,
     repeat: _Repeat = 15,
     only: _Only = "",
-    formats: _Formats = "",
+    formats: _Formats = None,
     dense_table: _DenseTable = False,
     out: _Out = None,
     as_json: _Json = False,
@@ -79,7 +79,7 @@ def linear(
     threads: _Threads = None,
     repeat: _Repeat = 15,
     only: _Only = "",
-    formats: _Formats = "",
+    formats: _Formats = None,
     batch: _Batch = None,
     full: _Full = False,
     out: _Out = None,
@@ -99,7 +99,7 @@ def conv(
     device: _Device = "cpu",
     threads: _Threads = None,
     repeat: _Repeat = 15,
-    formats: _Formats = "",
+    formats: _Formats = None,
     full: _Full = False,
     out: _Out = None,
     as_json: _Json = False,
@@ -118,7 +118,7 @@ def layers(
     threads: _Threads = None,
     repeat: _Repeat = 15,
     only: _Only = "",
-    formats: _Formats = "",
+    formats: _Formats = None,
     batch: _Batch = None,
     full: _Full = False,
     dense_table: _DenseTable = False,
@@ -140,7 +140,7 @@ def step(
     threads: _Threads = None,
     repeat: _Repeat = 25,
     only: _Only = "",
-    formats: _Formats = "",
+    formats: _Formats = None,
     out: _Out = None,
     as_json: _Json = False,
 ) -> None:
@@ -163,7 +163,7 @@ def step(
 def memory(
     device: _Device = "cpu",
     only: Annotated[str, typer.Option(help="Embedding or DLRM; both if left out.")] = "",
-    formats: _Formats = "",
+    formats: _Formats = None,
     dense_table: _DenseTable = False,
     out: _Out = None,
     as_json: _Json = False,
@@ -190,7 +190,7 @@ def memory(
 def inference(
     device: _Device = "cpu",
     repeat: _Repeat = 15,
-    formats: _Formats = "",
+    formats: _Formats = None,
     batch: Annotated[str, typer.Option(help="Batch sizes.")] = "1,128",
     threads: Annotated[str, typer.Option(help="Numbers of CPU threads, no more than cores.")] = _FEW_THREADS,
     compiled: Annotated[
@@ -221,7 +221,7 @@ def inference(
     session.run([(setting.case, partial(run_inference, models, setting, repeat)) for setting in settings])
 
 
-def _run_layers(session: Session, cases: Sequence[Case], only: str, formats: str) -> None:
+def _run_layers(session: Session, cases: Sequence[Case], only: str, formats: str | None) -> None:
     chosen = chosen_formats(formats)
     kept = _with(only, [(case.name, case) for case in cases])
     assert session.repeat is not None

@@ -108,14 +108,20 @@ class Session:
         }
 
 
-def chosen_formats(text: str) -> tuple[str, ...]:
-    """``"ttm,CP"`` as format names; all if it is empty."""
+def chosen_formats(text: str | None) -> tuple[str, ...]:
+    """``"ttm,CP"`` as format names; all where nothing is said."""
+    if text is None:
+        return FORMATS
     known = {name.lower(): name for name in FORMATS}
     words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
+        raise typer.BadParameter(
+            f"{text!r} names no format; use {', '.join(FORMATS)}, or leave it out for all", param_hint="--formats"
+        )
     for word in words:
         if word.lower() not in known:
             raise typer.BadParameter(f"{word!r} is no format; use {', '.join(FORMATS)}", param_hint="--formats")
-    return tuple(known[word.lower()] for word in words) or FORMATS
+    return tuple(known[word.lower()] for word in words)
 
 
 def chosen_numbers(text: str, option: str) -> tuple[int, ...]:
