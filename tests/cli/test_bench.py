@@ -5,6 +5,7 @@ import json
 import os
 import time
 from dataclasses import asdict, replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,29 @@ def test_json_is_all_that_is_printed(tmp_path):
     result = run_bench("--only", "784", "--repeat", "3", "--formats", "CP", "--json", "--out", str(tmp_path / "b.json"))
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout) == json.loads((tmp_path / "b.json").read_text())
+
+
+def one_row(case, **_):
+    return [row(FIXED, "CP", 1.0, 2.0, case.name)]
+
+
+def test_json_writes_no_file_that_nobody_named(monkeypatch):
+    monkeypatch.setattr("rankfold.cli.bench.run_case", one_row)
+    result = run_bench("--only", "784", "--json")
+    assert [r["format"] for r in json.loads(result.stdout)["rows"]] == ["CP"]
+    assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize("options", [[], ["--out", "mine.json"]])
+def test_the_last_line_says_which_file_was_replaced(options, monkeypatch):
+    monkeypatch.setattr("rankfold.cli.bench.run_case", one_row)
+    file = Path(options[-1] if options else "runs/bench/layers-cpu.json")
+    first = run_bench(*options)
+    assert f"All figures are in {file}\n" in first.output
+    os.utime(file, (0, datetime(2024, 2, 29, 7, 5).timestamp()))
+    second = run_bench("--only", "784", *options)
+    assert f"All figures are in {file}, which replaced that of 2024-02-29 07:05\n" in second.output
+    assert len(json.loads(file.read_text())["rows"]) == 1
 
 
 def test_without_the_peer_one_note_says_how_to_get_it(monkeypatch, tmp_path):

@@ -36,7 +36,12 @@ _Only = Annotated[str, typer.Option(help="Run the cases with this in their name,
 _Formats = Annotated[str | None, typer.Option(help="Such as TTM,CP; all four if left out.")]
 _Out = Annotated[
     Path | None,
-    typer.Option("--out", dir_okay=False, help="Write all figures to this file; runs/bench/… if left out."),
+    typer.Option(
+        "--out",
+        dir_okay=False,
+        help="Write all figures to this file, in place of what it held; if left out, to runs/bench/…, or with --json "
+        "to none.",
+    ),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print all figures as JSON, and nothing else.")]
 _Batch = Annotated[

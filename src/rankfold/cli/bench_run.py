@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,16 @@ Job = tuple[str, Callable[[], Iterable[Any]]]
 
 @dataclass
 class Session:
-    """One run of one benchmark; figures are kept after every job, so that a run cut short keeps what it measured."""
+    """One run of one benchmark; figures are kept after every job, so that a run cut short keeps what it measured.
+
+    ``replaced`` is when the file that they take the place of was written.
+    """
 
     name: str
     device: torch.device
     repeat: int | None
-    file: Path
+    file: Path | None
+    replaced: datetime | None = None
     as_json: bool = False
     ceilings: Ceilings | None = None
     rows: list[Any] = field(default_factory=list)
@@ -57,16 +62,17 @@ class Session:
         repeat: int | None = None,
         threads: int | None = None,
     ) -> Session:
-        """Check the options."""
+        """Check the options. As JSON, figures are printed, and kept only where ``out`` says so."""
         chosen = chosen_device(device)
         if threads is not None:
             check_threads(threads)
             torch.set_num_threads(threads)
         if chosen.index is not None:  # streams and graphs belong to the current device
             torch.cuda.set_device(chosen)
-        file = out or DEFAULT_FOLDER / f"{name}-{_slug(chosen)}.json"
-        check_folder(file.parent)
-        return cls(name, chosen, repeat, file, as_json)
+        file = out if as_json else out or DEFAULT_FOLDER / f"{name}-{_slug(chosen)}.json"
+        if file is not None:
+            check_folder(file.parent)
+        return cls(name, chosen, repeat, file, _when_written(file), as_json)
 
     def find_ceilings(self) -> Ceilings:
         """Measure what the device can do at most."""
@@ -87,11 +93,13 @@ class Session:
                 found = list(job())
             self.rows += found
             self.console.print(record_tables(self._record(found), self.console))
-            with writing(self.file):
-                write_whole(self.file, self._text() + "\n")
+            if self.file is not None:
+                with writing(self.file):
+                    write_whole(self.file, self._text() + "\n")
         if self.as_json:
             typer.echo(self._text())
-        self.console.print(Text(f"All figures are in {self.file}"), soft_wrap=True)
+        instead = "" if self.replaced is None else f", which replaced that of {self.replaced:%Y-%m-%d %H:%M}"
+        self.console.print(Text(f"All figures are in {self.file}{instead}"), soft_wrap=True)
 
     def _text(self) -> str:
         return json.dumps(self._record(self.rows), indent=2, ensure_ascii=False)
@@ -145,6 +153,10 @@ def _console(quiet: bool) -> Console:
     """Where to print; a file or a pipe has room for every line, whatever the width of the terminal."""
     console = Console(quiet=quiet)
     return console if console.is_terminal else Console(width=max(console.width, FILE_WIDTH), quiet=quiet)
+
+
+def _when_written(file: Path | None) -> datetime | None:
+    return None if file is None or not file.exists() else datetime.fromtimestamp(file.stat().st_mtime)
 
 
 def _slug(device: torch.device) -> str:
