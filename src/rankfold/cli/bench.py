@@ -210,8 +210,9 @@ def inference(
     """Answers of the pruned MNIST network beside the dense one.
 
     Every network is run by onnxruntime (on the CPU), by torch as it is and through torch.compile; as factors, and with
-    each linear layer multiplied out to two halves. *faster than dense* compares with the dense network run in the
-    same way. The ranks are those that training has found, the weights random: they take as long as trained ones.
+    each linear layer multiplied out to two halves, which TTM does not have. *faster than dense* compares with the
+    dense network run in the same way. The ranks are those that training has found, the weights random: they take as
+    long as trained ones.
     """
     session = Session.start("inference", device, out, as_json=as_json, repeat=repeat)
     batches, counts = chosen_numbers(batch, "--batch"), chosen_numbers(threads, "--threads")
