@@ -13,6 +13,7 @@ from tempfile import TemporaryFile
 from safetensors import SafetensorError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_FOLDER = (errno.EEXIST, errno.ENOTDIR)
 
 
 class NotWritten(OSError):
@@ -42,12 +43,20 @@ def given_path(path: str | os.PathLike[str], example: str) -> Path:
 
 def not_written(place: str | Path, error: OSError, then: str = "") -> str:
     """What has failed and what to do: of a full disk, to free some space and ``then`` go on."""
-    remedy = "choose another place"
-    if error.errno in _FULL:
+    why, remedy = error.strerror or str(error), "choose another place"
+    if error.errno in _NO_FOLDER:
+        why = _file_in_the_way(Path(place)) or why
+    elif error.errno in _FULL:
         remedy = f"free some space there{then}"
     elif error.errno == errno.EISDIR:
         remedy = "it is a folder: name a file in it"
-    return f"{place} cannot be written ({error.strerror or error}); {remedy}"
+    return f"{place} cannot be written ({why}); {remedy}"
+
+
+def _file_in_the_way(place: Path) -> str | None:
+    """Which part of a path is a file where there should be a folder; the system says only that there is one."""
+    files = [part for part in (place, *place.parents) if part.is_file()]
+    return f"{'it' if files[0] == place else files[0]} is a file, not a folder" if files else None
 
 
 @contextmanager

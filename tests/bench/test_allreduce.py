@@ -53,7 +53,7 @@ def test_what_was_measured_is_every_byte_of_the_gradients():
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
-        ("--json", "unmarked.md/x.json", "cannot be written (File exists); choose another place"),
+        ("--json", "unmarked.md/x.json", "unmarked.md is a file, not a folder); choose another place"),
         ("--json", "/proc/x", "cannot be written"),
         ("--json", ".", "is a folder"),
         ("--page", "nowhere.md", "cannot read"),

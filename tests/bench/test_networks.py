@@ -53,6 +53,15 @@ def test_all_networks_of_a_format_answer_alike(results):
     assert set(models) == {("dense", "dense"), ("TT", "factors"), ("TT", "halves")}
 
 
+def test_no_network_is_timed_twice(results):
+    """TTM has no halves: multiplied out or not, it is the same network."""
+    models = networks({format: found_ranks(format, results) for format in ("CP", "Tucker", "TT", "TTM")})
+    layouts = [(format, layout) for format in ("CP", "Tucker", "TT") for layout in ("factors", "halves")]
+    assert list(models) == [("dense", "dense"), *layouts, ("TTM", "factors")]
+    shapes = [tuple(p.shape for p in model.parameters()) for model in models.values()]
+    assert len(set(shapes)) == len(shapes)
+
+
 def test_compiled_networks_take_part_and_a_failure_is_a_note(results, monkeypatch):
     def compile(model, **_):
         if isinstance(model[0], nn.Linear):

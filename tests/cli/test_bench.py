@@ -2,8 +2,10 @@
 
 import io
 import json
+import os
 import time
 from dataclasses import asdict, replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -139,6 +141,29 @@ def test_json_is_all_that_is_printed(tmp_path):
     assert json.loads(result.stdout) == json.loads((tmp_path / "b.json").read_text())
 
 
+def one_row(case, **_):
+    return [row(FIXED, "CP", 1.0, 2.0, case.name)]
+
+
+def test_json_writes_no_file_that_nobody_named(monkeypatch):
+    monkeypatch.setattr("rankfold.cli.bench.run_case", one_row)
+    result = run_bench("--only", "784", "--json")
+    assert [r["format"] for r in json.loads(result.stdout)["rows"]] == ["CP"]
+    assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize("options", [[], ["--out", "mine.json"]])
+def test_the_last_line_says_which_file_was_replaced(options, monkeypatch):
+    monkeypatch.setattr("rankfold.cli.bench.run_case", one_row)
+    file = Path(options[-1] if options else "runs/bench/layers-cpu.json")
+    first = run_bench(*options)
+    assert f"All figures are in {file}\n" in first.output
+    os.utime(file, (0, datetime(2024, 2, 29, 7, 5).timestamp()))
+    second = run_bench("--only", "784", *options)
+    assert f"All figures are in {file}, which replaced that of 2024-02-29 07:05\n" in second.output
+    assert len(json.loads(file.read_text())["rows"]) == 1
+
+
 def test_without_the_peer_one_note_says_how_to_get_it(monkeypatch, tmp_path):
     monkeypatch.setattr(tensorly_peer, "installed_version", lambda: None)
     for module in ("bench", "bench_run"):
@@ -232,17 +257,37 @@ def test_the_dense_table_is_left_out_unless_asked_for():
         (["--device", "gpu"], "gpu"),
         (["--only", "Transformer"], "Transformer"),
         (["--formats", "CP,PARAFAC"], "PARAFAC"),
+        (["--formats", ""], "'' names no format; use CP, Tucker, TT, TTM, or leave it out for all"),
+        (["--formats", " , "], "' , ' names no format"),
         (["--repeat", "1"], "--repeat"),
         (["--out", "."], "--out"),
     ],
 )
-def test_bad_options_are_named(options, named):
+def test_bad_options_are_named(options, named, monkeypatch):
+    monkeypatch.setattr("rankfold.cli.bench.run_case", lambda *_, **__: pytest.fail("measured"))
     result = run_bench(*options)
     assert result.exit_code == 2
     assert named in result.output
 
 
 RESULTS = Path(__file__).parents[2] / "results" / "mnist"
+CORES = os.cpu_count() or 1
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("layers", -1), ("step", 0), ("layers", CORES + 1), ("step", 999), ("inference", 999)]
+)
+def test_threads_that_have_no_core_of_their_own_are_refused(name, count, monkeypatch):
+    for module in ("bench.run_steps", "bench.run_case", "bench.networks", "bench_run.measure_ceilings"):
+        monkeypatch.setattr(f"rankfold.cli.{module}", lambda *_, **__: pytest.fail("measured"))
+    before = torch.get_num_threads()
+    result = run_bench("--threads", str(count), name=name)
+    assert result.exit_code == 2
+    message = " ".join(result.output.replace("│", "").split())
+    assert f"Invalid value for --threads: expected 1 to {CORES}, the cores of this machine, got {count};" in message
+    assert torch.get_num_threads() == before
+
+
 SMALL = {
     "embedding": ["--only", "2,048 rows, skewed", "--formats", "ttm", "--repeat", "3"],
     "linear": ["--only", "784", "--formats", "CP,tt", "--repeat", "3"],

@@ -62,7 +62,9 @@ def test_a_file_that_cannot_be_written_is_named(demo, ending, tmp_path):
     wide = {"COLUMNS": "500", "TERMINAL_WIDTH": "500"}
     result = CliRunner(env=wide).invoke(app, ["export", str(demo[0]), str(tmp_path / "file" / f"x.{ending}")])
     assert result.exit_code == 2
-    assert f"x.{ending} cannot be written (File exists); choose another place" in result.output
+    assert (
+        f"x.{ending} cannot be written ({tmp_path}/file is a file, not a folder); choose another place" in result.output
+    )
 
 
 def test_the_figures_come_as_json(demo, tmp_path):

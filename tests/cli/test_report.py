@@ -157,9 +157,9 @@ def test_the_page_is_opened_on_request(copies, monkeypatch):
         ([RESULT, "--out", "page.pdf"], "the page must end in .html, got page.pdf"),
         (
             [RESULT, "--out", "/dev/null/x.html", "--tensorboard", f"{RESULT}/x"],
-            "x cannot be written (Not a directory); choose",
+            f"x cannot be written ({RESULT} is a file, not a folder); choose",
         ),
-        ([RESULT, "--out", f"{RESULT}/x.html"], "x.html cannot be written (File exists); choose another place"),
+        ([RESULT, "--out", f"{RESULT}/x.html"], f"x.html cannot be written ({RESULT} is a file, not a folder); choose"),
         (
             [Path(__file__)],
             "is not valid JSON: Expecting value: line 1 column 1 (char 0); name a result file, or the folder of a run",

@@ -180,7 +180,7 @@ def test_a_folder_of_other_files_or_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "mine" / "notes.txt").write_text("mine")
     for out, message in (
         ("mine", "mine holds files that are no run"),
-        ("mine/notes.txt/run", "run cannot be written (Not a directory); choose another place"),
+        ("mine/notes.txt/run", "notes.txt is a file, not a folder); choose another place"),
     ):
         result = run("train", data, *options, "--epochs", 1, "--out", tmp_path / out)
         assert result.exit_code == 2

@@ -44,9 +44,16 @@ def test_a_place_that_cannot_be_written_is_named_with_its_option(command, option
     result = run(*command, option, tmp_path / "file" / place)
     assert result.exit_code == 2
     assert f"Invalid value for {option}: {tmp_path}/file" in result.output
-    assert "cannot be written (" in result.output
-    assert "); choose another place" in result.output
+    assert f"cannot be written ({tmp_path}/file is a file, not a folder); choose another place" in result.output
     assert {path.name for path in tmp_path.iterdir()} == {"file"}
+
+
+def test_a_folder_that_is_a_file_is_called_one(tmp_path):
+    (tmp_path / "file").touch()
+    result = run("bench", "step", "--out", tmp_path / "file" / "b.json")
+    assert (
+        f"--out: {tmp_path}/file cannot be written (it is a file, not a folder); choose another place" in result.output
+    )
 
 
 def test_a_page_that_has_no_room_leaves_nothing(tmp_path):

@@ -72,24 +72,37 @@ def test_quick_results_are_not_held_against_targets_of_full_training(places):
 
 @pytest.mark.parametrize("variant", [{"quick": True}, {"validation": True}, {"quick": True, "validation": True}])
 def test_results_that_were_kept_apart_are_pointed_out(variant, places):
-    def noted(*options):
-        arguments = ["table", "mnist", "--experiments", places.experiments, "--results", places.results, *options]
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    def run(results, *options):
+        arguments = ["table", "mnist", "--experiments", places.experiments, "--results", results, *options]
+        return CliRunner(env={"COLUMNS": "500", "TERMINAL_WIDTH": "500"}).invoke(app, [str(a) for a in arguments])
+
+    def noted(*options, results=places.results):
+        result = run(results, *options)
         assert result.exit_code == 0, result.output
         return result.stderr
 
-    options = [f"--{name}" for name in variant]
+    options, apart = [f"--{name}" for name in variant], "-".join(variant)
+    same_folders = f"--experiments {places.experiments} --results {places.results}"
     nothing = f"note: there are no results in {places.results}"
-    assert (
-        noted() == f"{nothing}/mnist; make some with `rankfold reproduce mnist`, or name the folder they are in with "
-        "--results\n"
+    assert noted() == (
+        f"{nothing}/mnist; make some with `rankfold reproduce mnist {same_folders}`, or give with --results the "
+        "folder mnist is in\n"
     )
-    assert f"`rankfold reproduce mnist {' '.join(options)}`" in noted(*options)
+    assert noted(*options) == (
+        f"{nothing}/{apart}/mnist; make some with `rankfold reproduce mnist {' '.join(options)} {same_folders}`, or "
+        f"give with --results the folder {apart}/mnist is in\n"
+    )
     request = Request("mnist", **variant)
     leave_result(request.places(places), "cp-ard-lu", 0, accuracy=0.98, final=100, request=request)
-    folder = places.results / "-".join(variant) / "mnist"
+    folder = places.results / apart / "mnist"
     assert noted() == f"{nothing}/mnist, but in {folder}: give {' '.join(options)} to see them\n"
     assert noted(*options) == ""
+    # the folder of a variant itself: its results are no damaged ones of full training
+    remedy = f"of {' '.join(options)}, give --results {places.results} {' '.join(options)}"
+    assert noted(*options, results=folder.parent).endswith(f"/mnist; for those {remedy}\n")
+    refused = run(folder.parent)
+    assert refused.exit_code == 2
+    assert f"but if it is one {remedy}" in refused.output
 
 
 def test_targets_are_met_or_missed(places):

@@ -94,6 +94,37 @@ def test_entries_that_know_only_that_they_are_small_are_dead(config: TensorConfi
         assert bool(few_nats_do_not_count.dead(tensor)[group][1]) == is_dead
 
 
+@each_format
+def test_a_rank_weighs_the_signal_over_the_noise_of_its_weakest_side(config: TensorConfig) -> None:
+    tensor = make_tensor(config)
+    with torch.no_grad():
+        for mean, log_std in zip(tensor.factors.mean, tensor.factors.log_std, strict=True):
+            mean.normal_()
+            log_std.normal_()
+    for group, weights in zip(tensor.format.rank_groups, InformationRule().weight_of(tensor), strict=True):
+        for k, weight in enumerate(weights):
+            sides = []
+            for factor, axis in group.axes:
+                mean, log_std = (v[factor].detach().select(axis, k) for v in tensor.factors.parameter_lists())
+                sides.append(float((mean**2).sum() / (log_std.exp() ** 2).sum()))
+            assert float(weight) == pytest.approx(min(sides))
+
+
+def test_of_dead_ranks_the_one_with_the_most_signal_is_kept_and_not_the_one_with_the_most_nats() -> None:
+    layer = rf.Linear(20, 6, config=rf.CP(2, in_dims=(4, 5), out_dims=(3, 2)))
+    with torch.no_grad():
+        for mean, log_std in zip(layer.tensor.factors.mean, layer.tensor.factors.log_std, strict=True):
+            log_std.fill_(math.log(0.1))
+            log_std[0, 0] = math.log(1e-4)  # rank 0 knows of an entry that it is small: 6 nats
+            mean[:, 0], mean[:, 1] = 0.0, 0.1 * math.sqrt(0.09)
+    layer.tensor.update_variance(1.0)
+    nats = slice_information(layer.tensor, TwoWindows.now(layer.tensor))[2]
+    assert all(float(n[:, 0].sum()) > 5.0 > 1.0 > float(n[:, 1].sum()) for n in nats)
+    with pytest.warns(rf.RankCollapseWarning):
+        rf.prune_(layer)
+    assert all(torch.all(mean > 0.0) for mean in layer.tensor.factors.mean)
+
+
 def test_jitter_of_many_entries_is_not_taken_for_information() -> None:
     """At D = 20,000 the jitter of a dead slice amounts to thousands of nats; two windows cancel it."""
     config = rf.CP(2, in_dims=(10_000,), out_dims=(10_000,))

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from rankfold.bench.measure import Call, Timing, time_calls
 from rankfold.bench.networks import Ranks, mnist_network
 from rankfold.experiments.mnist import NUM_PIXELS, classifier
-from rankfold.export.layouts import Layout, laid_out
+from rankfold.export.layouts import Layout, changes, laid_out
 from rankfold.export.onnx_file import export_onnx
 
 ONNX, EAGER, COMPILED = "onnxruntime", "torch", "torch.compile"
@@ -71,12 +71,16 @@ class Setting:
 
 
 def networks(ranks: Mapping[str, Ranks]) -> dict[tuple[str, Layout], nn.Module]:
-    """By format and layout, in eval mode with nothing of training in them; first the dense one."""
+    """By format and layout, in eval mode with nothing of training in them; first the dense one.
+
+    Halves are left out where they are the factors: in TTM.
+    """
     torch.manual_seed(0)
     found: dict[tuple[str, Layout], nn.Module] = {("dense", "dense"): classifier().eval().requires_grad_(False)}
     for format, of_layers in ranks.items():
         model = mnist_network(format, "fixed", of_layers)
-        found |= {(format, layout): laid_out(model, layout).eval().requires_grad_(False) for layout in LAYOUTS}
+        layouts = [layout for layout in LAYOUTS if layout == "factors" or changes(model, layout)]
+        found |= {(format, layout): laid_out(model, layout).eval().requires_grad_(False) for layout in layouts}
     return found
 
 

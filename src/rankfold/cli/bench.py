@@ -18,7 +18,7 @@ from rankfold.bench.memory import embedding_memory_cases, run_dlrm, run_embeddin
 from rankfold.bench.networks import NETWORKS, found_ranks
 from rankfold.bench.step import run_steps
 from rankfold.bench.tensorly_peer import MISSING, installed_version
-from rankfold.cli.bench_run import Job, Session, chosen_formats, chosen_numbers
+from rankfold.cli.bench_run import CORES, Job, Session, check_threads, chosen_formats, chosen_numbers
 from rankfold.cli.bench_table import summary_table
 
 bench = typer.Typer(
@@ -26,15 +26,22 @@ bench = typer.Typer(
     no_args_is_help=True,
 )
 
+_FEW_THREADS = "1,2" if CORES > 1 else "1"
+
 _T = TypeVar("_T")
 _Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")]
-_Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; torch's own choice if left out.")]
+_Threads = Annotated[int | None, typer.Option(help="CPU threads, no more than cores; torch's own choice if left out.")]
 _Repeat = Annotated[int, typer.Option(min=3, help="Rounds; in each of them everybody is called once.")]
 _Only = Annotated[str, typer.Option(help="Run the cases with this in their name, such as 784 or MNIST.")]
-_Formats = Annotated[str, typer.Option(help="Such as TTM,CP; all four if left out.")]
+_Formats = Annotated[str | None, typer.Option(help="Such as TTM,CP; all four if left out.")]
 _Out = Annotated[
     Path | None,
-    typer.Option("--out", dir_okay=False, help="Write all figures to this file; runs/bench/… if left out."),
+    typer.Option(
+        "--out",
+        dir_okay=False,
+        help="Write all figures to this file, in place of what it held; if left out, to runs/bench/…, or with --json "
+        "to none.",
+    ),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print all figures as JSON, and nothing else.")]
 _Batch = Annotated[
@@ -52,7 +59,7 @@ def embedding(
     threads: _Threads = None,
     repeat: _Repeat = 15,
     only: _Only = "",
-    formats: _Formats = "",
+    formats: _Formats = None,
     dense_table: _DenseTable = False,
     out: _Out = None,
     as_json: _Json = False,
@@ -77,7 +84,7 @@ def linear(
     threads: _Threads = None,
     repeat: _Repeat = 15,
     only: _Only = "",
-    formats: _Formats = "",
+    formats: _Formats = None,
     batch: _Batch = None,
     full: _Full = False,
     out: _Out = None,
@@ -97,7 +104,7 @@ def conv(
     device: _Device = "cpu",
     threads: _Threads = None,
     repeat: _Repeat = 15,
-    formats: _Formats = "",
+    formats: _Formats = None,
     full: _Full = False,
     out: _Out = None,
     as_json: _Json = False,
@@ -116,7 +123,7 @@ def layers(
     threads: _Threads = None,
     repeat: _Repeat = 15,
     only: _Only = "",
-    formats: _Formats = "",
+    formats: _Formats = None,
     batch: _Batch = None,
     full: _Full = False,
     dense_table: _DenseTable = False,
@@ -138,7 +145,7 @@ def step(
     threads: _Threads = None,
     repeat: _Repeat = 25,
     only: _Only = "",
-    formats: _Formats = "",
+    formats: _Formats = None,
     out: _Out = None,
     as_json: _Json = False,
 ) -> None:
@@ -161,7 +168,7 @@ def step(
 def memory(
     device: _Device = "cpu",
     only: Annotated[str, typer.Option(help="Embedding or DLRM; both if left out.")] = "",
-    formats: _Formats = "",
+    formats: _Formats = None,
     dense_table: _DenseTable = False,
     out: _Out = None,
     as_json: _Json = False,
@@ -188,9 +195,9 @@ def memory(
 def inference(
     device: _Device = "cpu",
     repeat: _Repeat = 15,
-    formats: _Formats = "",
+    formats: _Formats = None,
     batch: Annotated[str, typer.Option(help="Batch sizes.")] = "1,128",
-    threads: Annotated[str, typer.Option(help="Numbers of CPU threads.")] = "1,2",
+    threads: Annotated[str, typer.Option(help="Numbers of CPU threads, no more than cores.")] = _FEW_THREADS,
     compiled: Annotated[
         bool, typer.Option("--compile/--no-compile", help="torch.compile needs a C++ compiler and takes minutes.")
     ] = True,
@@ -203,21 +210,24 @@ def inference(
     """Answers of the pruned MNIST network beside the dense one.
 
     Every network is run by onnxruntime (on the CPU), by torch as it is and through torch.compile; as factors, and with
-    each linear layer multiplied out to two halves. *faster than dense* compares with the dense network run in the
-    same way. The ranks are those that training has found, the weights random: they take as long as trained ones.
+    each linear layer multiplied out to two halves, which TTM does not have. *faster than dense* compares with the
+    dense network run in the same way. The ranks are those that training has found, the weights random: they take as
+    long as trained ones.
     """
     session = Session.start("inference", device, out, as_json=as_json, repeat=repeat)
-    counts = chosen_numbers(batch, "--batch"), chosen_numbers(threads, "--threads")
+    batches, counts = chosen_numbers(batch, "--batch"), chosen_numbers(threads, "--threads")
+    for count in counts:
+        check_threads(count)
     try:
         ranks = {format: found_ranks(format, results) for format in chosen_formats(formats)}
     except FileNotFoundError as error:
         raise typer.BadParameter(str(error), param_hint="--results") from error
     models = networks(ranks)
-    settings = all_settings(*counts, session.device, compiled)
+    settings = all_settings(batches, counts, session.device, compiled)
     session.run([(setting.case, partial(run_inference, models, setting, repeat)) for setting in settings])
 
 
-def _run_layers(session: Session, cases: Sequence[Case], only: str, formats: str) -> None:
+def _run_layers(session: Session, cases: Sequence[Case], only: str, formats: str | None) -> None:
     chosen = chosen_formats(formats)
     kept = _with(only, [(case.name, case) for case in cases])
     assert session.repeat is not None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +26,23 @@ from rankfold.whole_files import write_whole
 
 FILE_WIDTH = 220  # more than the widest table needs
 DEFAULT_FOLDER = Path("runs") / "bench"
+CORES = os.cpu_count() or 1
 
 Job = tuple[str, Callable[[], Iterable[Any]]]
 
 
 @dataclass
 class Session:
-    """One run of one benchmark; figures are kept after every job, so that a run cut short keeps what it measured."""
+    """One run of one benchmark; figures are kept after every job, so that a run cut short keeps what it measured.
+
+    ``replaced`` is when the file that they take the place of was written.
+    """
 
     name: str
     device: torch.device
     repeat: int | None
-    file: Path
+    file: Path | None
+    replaced: datetime | None = None
     as_json: bool = False
     ceilings: Ceilings | None = None
     rows: list[Any] = field(default_factory=list)
@@ -55,15 +62,17 @@ class Session:
         repeat: int | None = None,
         threads: int | None = None,
     ) -> Session:
-        """Check the options."""
+        """Check the options. As JSON, figures are printed, and kept only where ``out`` says so."""
         chosen = chosen_device(device)
         if threads is not None:
+            check_threads(threads)
             torch.set_num_threads(threads)
         if chosen.index is not None:  # streams and graphs belong to the current device
             torch.cuda.set_device(chosen)
-        file = out or DEFAULT_FOLDER / f"{name}-{_slug(chosen)}.json"
-        check_folder(file.parent)
-        return cls(name, chosen, repeat, file, as_json)
+        file = out if as_json else out or DEFAULT_FOLDER / f"{name}-{_slug(chosen)}.json"
+        if file is not None:
+            check_folder(file.parent)
+        return cls(name, chosen, repeat, file, _when_written(file), as_json)
 
     def find_ceilings(self) -> Ceilings:
         """Measure what the device can do at most."""
@@ -84,11 +93,13 @@ class Session:
                 found = list(job())
             self.rows += found
             self.console.print(record_tables(self._record(found), self.console))
-            with writing(self.file):
-                write_whole(self.file, self._text() + "\n")
+            if self.file is not None:
+                with writing(self.file):
+                    write_whole(self.file, self._text() + "\n")
         if self.as_json:
             typer.echo(self._text())
-        self.console.print(Text(f"All figures are in {self.file}"), soft_wrap=True)
+        instead = "" if self.replaced is None else f", which replaced that of {self.replaced:%Y-%m-%d %H:%M}"
+        self.console.print(Text(f"All figures are in {self.file}{instead}"), soft_wrap=True)
 
     def _text(self) -> str:
         return json.dumps(self._record(self.rows), indent=2, ensure_ascii=False)
@@ -105,14 +116,20 @@ class Session:
         }
 
 
-def chosen_formats(text: str) -> tuple[str, ...]:
-    """``"ttm,CP"`` as format names; all if it is empty."""
+def chosen_formats(text: str | None) -> tuple[str, ...]:
+    """``"ttm,CP"`` as format names; all where nothing is said."""
+    if text is None:
+        return FORMATS
     known = {name.lower(): name for name in FORMATS}
     words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
+        raise typer.BadParameter(
+            f"{text!r} names no format; use {', '.join(FORMATS)}, or leave it out for all", param_hint="--formats"
+        )
     for word in words:
         if word.lower() not in known:
             raise typer.BadParameter(f"{word!r} is no format; use {', '.join(FORMATS)}", param_hint="--formats")
-    return tuple(known[word.lower()] for word in words) or FORMATS
+    return tuple(known[word.lower()] for word in words)
 
 
 def chosen_numbers(text: str, option: str) -> tuple[int, ...]:
@@ -123,10 +140,23 @@ def chosen_numbers(text: str, option: str) -> tuple[int, ...]:
     return tuple(int(word) for word in words)
 
 
+def check_threads(count: int) -> None:
+    """Refuse more threads than cores: they wait for each other, and the times say nothing."""
+    if not 1 <= count <= CORES:
+        raise typer.BadParameter(
+            f"expected 1 to {CORES}, the cores of this machine, got {count}; name one of these, or leave it out",
+            param_hint="--threads",
+        )
+
+
 def _console(quiet: bool) -> Console:
     """Where to print; a file or a pipe has room for every line, whatever the width of the terminal."""
     console = Console(quiet=quiet)
     return console if console.is_terminal else Console(width=max(console.width, FILE_WIDTH), quiet=quiet)
+
+
+def _when_written(file: Path | None) -> datetime | None:
+    return None if file is None or not file.exists() else datetime.fromtimestamp(file.stat().st_mtime)
 
 
 def _slug(device: torch.device) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,7 @@ import typer
 from rankfold.cli.reading import refusal
 from rankfold.cli.writing import writing
 from rankfold.experiments.planning import Request
-from rankfold.experiments.results import Places
+from rankfold.experiments.results import DamagedResult, Places
 from rankfold.experiments.summary import summarize
 from rankfold.experiments.tables import Style, brief_grid, grids, render, write_between_markers
 
@@ -40,6 +41,9 @@ def table(
             with writing(write, "--write"):
                 changed = write_between_markers(write, f"table {name}", render(tables, "markdown"))
             said = f"{write} is {'now' if changed else 'already'} up to date"
+    except DamagedResult as error:
+        instead = _named_itself(request, places)
+        raise refusal(ValueError(f"{error}; but if it is one of {instead}") if instead else error) from error
     except (ValueError, OSError) as error:
         raise refusal(error) from error
     typer.echo(said)
@@ -49,17 +53,47 @@ def table(
 
 def _nothing_found(request: Request, places: Places) -> str:
     """Where results were looked for, and where there are some, or how to make them."""
-    nothing = f"note: there are no results in {_folder(request, places)}"
-    for quick, validation in ((True, False), (False, True), (True, True)) if not request.variant else ():
-        other = replace(request, quick=quick, validation=validation)
-        if any(_folder(other, places).glob("*-seed*.json")):
+    folder = _folder(request, places)
+    nothing = f"note: there are no results in {folder}"
+    for other in _variants(request) if not request.variant else ():
+        if _has_results(_folder(other, places)):
             return f"{nothing}, but in {_folder(other, places)}: give {_options(other)} to see them"
-    command = " ".join(("rankfold reproduce", request.table, _options(request))).rstrip()
-    return f"{nothing}; make some with `{command}`, or name the folder they are in with --results"
+    if instead := _named_itself(request, places):
+        return f"{nothing}; for those of {instead}"
+    below = folder.relative_to(places.results)
+    return f"{nothing}; make some with `{_command(request, places)}`, or give with --results the folder {below} is in"
+
+
+def _named_itself(request: Request, places: Places) -> str | None:
+    """What to give in place of a folder that holds the results of a variant, such as results/quick."""
+    for other in _variants(request):
+        if places.results.name == "-".join(other.variant) and _has_results(places.results / request.table):
+            return f"{_options(other)}, give --results {places.results.parent} {_options(other)}"
+    return None
+
+
+def _command(request: Request, places: Places) -> str:
+    """That makes the results where they were looked for."""
+    words = ["rankfold", "reproduce", request.table, *_options(request).split()]
+    if places.experiments != _DEFAULT.experiments:
+        words += ["--experiments", str(places.experiments)]
+    if places.results != _DEFAULT.results:
+        words += ["--results", str(places.results)]
+    return shlex.join(words)
+
+
+def _variants(request: Request) -> list[Request]:
+    """The same request with results that are kept apart."""
+    options = ((True, False), (False, True), (True, True))
+    return [replace(request, quick=quick, validation=validation) for quick, validation in options]
 
 
 def _folder(request: Request, places: Places) -> Path:
     return request.places(places).results / request.table
+
+
+def _has_results(folder: Path) -> bool:
+    return any(folder.glob("*-seed*.json"))
 
 
 def _options(request: Request) -> str:

@@ -77,11 +77,13 @@ class InformationRule(PruningRule):
         return verdicts
 
     def weight_of(self, tensor: BayesianTensor) -> list[Tensor]:
-        nats = slice_information(tensor, TwoWindows.now(tensor))[2]
-        return [
-            torch.stack([sum_of_slices([(nats[factor], axis)]) for factor, axis in group.axes]).amin(0)
-            for group in tensor.format.rank_groups
-        ]
+        signal, noise, _ = slice_information(tensor, TwoWindows.now(tensor))
+        weights = []
+        for group in tensor.format.rank_groups:
+            # Σμ² / Σσ², on the axis where it is least
+            ratios = [sum_of_slices([(signal[f], axis)]) / sum_of_slices([(noise[f], axis)]) for f, axis in group.axes]
+            weights.append(torch.stack(ratios).amin(0))
+        return weights
 
 
 @final
