@@ -78,6 +78,8 @@ def test_embeddings_have_the_planted_rank():
     sizes = [min(size, 60) for size in KAGGLE_SIZES]
     planted = PlantedClicks(0, {2: (3, 4, 5)}, sizes=sizes, rank=3)
     table = planted.embeddings(2, torch.arange(60, dtype=torch.int32)).numpy().reshape(3, 4, 5, 3)
+    a, b, c = (factor.numpy() for factor in planted._factors[2])
+    np.testing.assert_allclose(table, np.einsum("ir,jr,kr->ijkr", a, b, c))
     for axis in range(4):
         unfolded = np.moveaxis(table, axis, 0).reshape(table.shape[axis], -1)
         assert np.linalg.matrix_rank(unfolded) == 3

@@ -158,10 +158,10 @@ class PlantedClicks:
 
     def embeddings(self, column: int, rows: Tensor) -> Tensor:
         """Coefficients (N, R) of rows of a large table in the basis ``v_1 … v_R``."""
-        parts = torch.unravel_index(rows, self.modes[column])
-        product, *others = (f.index_select(0, part) for f, part in zip(self._factors[column], parts, strict=True))
-        for other in others:
-            product *= other
+        product = self._slopes.new_ones((len(rows), self.rank))
+        for factor in reversed(self._factors[column]):  # rows are counted with the last index fastest
+            product *= factor.index_select(0, rows % len(factor))
+            rows = rows // len(factor)
         return product
 
     # Inside ---------------------------------------------------------------------------------------
