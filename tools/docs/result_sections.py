@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -58,6 +58,7 @@ _TASKS = {
     "cifar10": "CIFAR-10, convolutions",
     "imdb": "IMDB, a table of words",
     "dlrm": "Criteo sample, five tables",
+    "dlrm-planted": "made-up clicks, five tables",
 }
 
 
@@ -120,11 +121,9 @@ def _run(name: str) -> list[Row]:
     return [row for row in _summary(name, PLACES).rows if row.results]
 
 
-def section(name: str, text: str, more: Callable[[str], str] | None = None) -> str:
+def section(name: str, text: str) -> str:
     """A whole section with its heading, once there are results."""
-    if not _run(name):
-        return ""
-    return "\n\n".join([text, table(name), *([more(name)] if more else [])])
+    return f"{text}\n\n{table(name)}" if _run(name) else ""
 
 
 def progress(name: str) -> str:
@@ -217,11 +216,21 @@ def sample() -> str:
 
 
 def beside_planted(name: str) -> str:
-    """AUC of every row, and that of the model that made the clicks."""
-    scores = ("posterior_mean", "planted")
+    """Size of every row, and its AUC beside that of the model that made the clicks."""
     lines = [
-        (_NAMES.get(row.spec.format or "", ""), label(row.spec), *(_shown(row.score(s, "auc"), ".4f") for s in scores))
-        for row in _run(name)
+        (
+            _NAMES.get(row.spec.format or "", ""),
+            label(row.spec),
+            _shown(row.final, ",.0f"),
+            *(_shown(row.score(model, "auc"), ".4f") for model in ("posterior_mean", "planted")),
+            _shown(row.score("posterior_mean", "nll_nats"), ".4f"),
+        )
+        for row in _summary(name, PLACES).rows
     ]
-    grid = Grid("AUC beside that of the planted model", ("format", "method", "AUC", "planted model"), tuple(lines))
-    return render([grid], "markdown")
+    headings = ("format", "method", "parameters", "AUC", "AUC of the planted model", "NLL")
+    return render([Grid("", headings, tuple(lines))], "markdown")
+
+
+def targets(name: str) -> str:
+    """What was aimed at, and what the rows reach."""
+    return render([grid for grid in grids(_summary(name, PLACES)) if grid.title == "Targets"], "markdown")
