@@ -94,3 +94,9 @@ def test_the_models_have_the_paper_s_parameter_counts(row):
     assert total.training_parameters == paper[row]["training"]
     assert total.final_parameters == paper[f"{spec.format}-fr"]["final"]
     assert total.dense_parameters == paper["dense"]["final"] == 407_050
+
+
+@pytest.mark.parametrize(("epochs", "quick"), [(1, 1), (100, 10)])
+def test_quick_is_never_longer(epochs, quick):
+    spec = Spec("ard", "tt", epochs=epochs, fine_tune_epochs=epochs).quick()
+    assert (spec.epochs, spec.fine_tune_epochs) == (quick, min(2, quick))

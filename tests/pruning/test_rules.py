@@ -17,6 +17,8 @@ CONFIGS: list[TensorConfig] = [
     rf.TT((3, 4, 2), in_dims=(4, 5), out_dims=(3, 2)),
     rf.TTM((4,), in_dims=(4, 5), out_dims=(3, 2)),
 ]
+THREE_CORES = rf.TT((3, 2), in_dims=(4, 5), out_dims=(6,))
+THREE_PAIRS = rf.TTM((3, 2), in_dims=(2, 5, 2), out_dims=(3, 2, 1))
 each_format = pytest.mark.parametrize("config", CONFIGS, ids=lambda c: type(c).__name__)
 
 
@@ -81,7 +83,7 @@ def test_a_live_slice_of_few_entries_survives(count: int) -> None:
 
 
 @each_format
-@pytest.mark.parametrize(("share", "is_dead"), [(0.0, True), (0.05, True), (0.2, False), (1.0, False)])
+@pytest.mark.parametrize(("share", "is_dead"), [(0.0, True), (0.15, True), (0.3, False), (1.0, False)])
 def test_entries_that_know_only_that_they_are_small_are_dead(config: TensorConfig, share: float, is_dead: bool) -> None:
     """σ far below that of the prior is worth nats; without a signal they are worth nothing."""
     few_nats_do_not_count = InformationRule(nats=1e-9)
@@ -94,20 +96,50 @@ def test_entries_that_know_only_that_they_are_small_are_dead(config: TensorConfi
         assert bool(few_nats_do_not_count.dead(tensor)[group][1]) == is_dead
 
 
-@each_format
-def test_a_rank_weighs_the_signal_over_the_noise_of_its_weakest_side(config: TensorConfig) -> None:
-    tensor = make_tensor(config)
+@pytest.mark.parametrize("config", [CONFIGS[0], CONFIGS[1], THREE_CORES, THREE_PAIRS], ids=lambda c: type(c).__name__)
+def test_entries_count_as_much_as_they_are_worth_in_the_weight(config: TensorConfig) -> None:
+    """Signal over noise of a slice is that of ``Σ ‖A_e‖²``, with A_e the weight that one entry of a factor makes."""
+    for factor in range(len(make_tensor(config).factors.mean)):
+        tensor = make_tensor(config)
+        means = [torch.randn_like(mean) for mean in tensor.factors.mean]
+        with torch.no_grad():
+            for n, (mean, log_std) in enumerate(zip(tensor.factors.mean, tensor.factors.log_std, strict=True)):
+                mean.copy_(means[n])
+                # the others are certain, so that this factor is the weakest side of all its ranks
+                log_std.copy_(torch.randn_like(log_std) if n == factor else torch.full_like(log_std, -20.0))
+        norms = torch.zeros_like(means[factor])
+        for e in range(norms.numel()):
+            single = torch.zeros_like(norms).flatten()
+            single[e] = 1.0
+            parts = [single.view_as(norms) if n == factor else mean for n, mean in enumerate(means)]
+            norms.view(-1)[e] = tensor.format.reconstruct(parts).square().sum()
+        for group, weights in zip(tensor.format.rank_groups, InformationRule().weight_of(tensor), strict=True):
+            for axis in (a for f, a in group.axes if f == factor):
+                variances = (2.0 * tensor.factors.log_std[factor].detach()).exp()
+                signal, noise = means[factor].square() * norms, variances * norms
+                expected = [
+                    float(signal.select(axis, k).sum() / noise.select(axis, k).sum()) for k in range(group.size)
+                ]
+                assert weights.tolist() == pytest.approx(expected)
+
+
+def test_a_core_may_have_any_spread_beside_dead_ranks() -> None:
+    """No λ governs the core of Tucker: where a rank is dead, its entries spread as far as their prior."""
+    tensor = make_tensor(rf.Tucker(6, in_dims=(8, 8), out_dims=(8,)), 64, 8)
     with torch.no_grad():
+        alive = (slice(2),) * 3
         for mean, log_std in zip(tensor.factors.mean, tensor.factors.log_std, strict=True):
-            mean.normal_()
-            log_std.normal_()
-    for group, weights in zip(tensor.format.rank_groups, InformationRule().weight_of(tensor), strict=True):
-        for k, weight in enumerate(weights):
-            sides = []
-            for factor, axis in group.axes:
-                mean, log_std = (v[factor].detach().select(axis, k) for v in tensor.factors.parameter_lists())
-                sides.append(float((mean**2).sum() / (log_std.exp() ** 2).sum()))
-            assert float(weight) == pytest.approx(min(sides))
+            mean_alive, log_std_alive = mean[..., :2].clone(), log_std[..., :2].clone()
+            mean.zero_()
+            log_std.fill_(-7.0)
+            mean[..., :2], log_std[..., :2] = mean_alive, log_std_alive
+        mean, log_std = tensor.factors.mean[-1], tensor.factors.log_std[-1]
+        mean.zero_()
+        log_std.zero_()
+        mean[alive], log_std[alive] = 0.5, -3.0
+    tensor.update_variance(1.0)
+    for dead in InformationRule().dead(tensor):
+        assert dead.tolist() == [False, False, True, True, True, True]
 
 
 def test_of_dead_ranks_the_one_with_the_most_signal_is_kept_and_not_the_one_with_the_most_nats() -> None:
@@ -134,7 +166,7 @@ def test_jitter_of_many_entries_is_not_taken_for_information() -> None:
         kill(tensor, 0, 1, axis_number=1)
         tensor.update_variance(1.0)
     variance = tensor.variances()[0][1]
-    jitter_std = (0.2 * variance).sqrt()  # KL of D · 0.2 / 2 = 2000 nats
+    jitter_std = (0.5 * variance).sqrt()  # KL of D · 0.5 / 2 = 5000 nats
     average = WindowAverage(tensor)
     settled = [p.detach().clone() for p in tensor.factors.mean]
     windows = None

@@ -108,7 +108,7 @@ class Spec:
 
     def quick(self) -> Spec:
         """The same run with few epochs, to see the trend on a CPU within a minute or two."""
-        return replace(self, epochs=10, fine_tune_epochs=2)
+        return replace(self, epochs=min(10, self.epochs), fine_tune_epochs=min(2, self.fine_tune_epochs))
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rankfold.bayesian_tensor import BayesianTensor
+from rankfold.formats import TensorFormat
 from rankfold.moments import sum_of_slices
 from rankfold.pruning.averaging import TwoWindows
 
@@ -50,6 +52,9 @@ class InformationRule(PruningRule):
     prior, which is worth nats, but μ is about 0. A rank is dead, too, when its signal is below ``least_signal`` times
     its noise on some axis. Without it the noise is gone, and with it more loss than the signal can have saved.
 
+    An entry of a core belongs to several ranks, and counts as much as what the others multiply it by: beside a dead
+    rank it may have any spread, and nobody sees it.
+
     >>> import rankfold as rf
     >>> layer = rf.Linear(8, 6, config=rf.CP(max_rank=3))
     >>> InformationRule(nats=3.0).dead(layer.tensor)  # one boolean tensor (R_n,) per rank group
@@ -58,7 +63,7 @@ class InformationRule(PruningRule):
 
     nats: float = 3.0
     signal_to_noise: float = 1.0
-    least_signal: float = 0.1
+    least_signal: float = 0.2
 
     def __post_init__(self) -> None:
         _check_limits(nats=self.nats, signal_to_noise=self.signal_to_noise, least_signal=self.least_signal)
@@ -69,21 +74,21 @@ class InformationRule(PruningRule):
         for group in tensor.format.rank_groups:
             on_axis = []
             for factor, axis in group.axes:
+                power, spread = _seen(tensor.format, signal, noise, factor, axis)
                 few_nats = sum_of_slices([(nats[factor], axis)]) < self.nats
-                power, spread = sum_of_slices([(signal[factor], axis)]), sum_of_slices([(noise[factor], axis)])
                 weak = power < self.signal_to_noise * spread
                 on_axis.append(few_nats & weak | (power < self.least_signal * spread))
             verdicts.append(torch.stack(on_axis).any(0))
         return verdicts
 
     def weight_of(self, tensor: BayesianTensor) -> list[Tensor]:
+        """The signal over the noise, on the axis where there is least of it."""
         signal, noise, _ = slice_information(tensor, TwoWindows.now(tensor))
-        weights = []
+        shares = []
         for group in tensor.format.rank_groups:
-            # Σμ² / Σσ², on the axis where it is least
-            ratios = [sum_of_slices([(signal[f], axis)]) / sum_of_slices([(noise[f], axis)]) for f, axis in group.axes]
-            weights.append(torch.stack(ratios).amin(0))
-        return weights
+            both = [_seen(tensor.format, signal, noise, factor, axis) for factor, axis in group.axes]
+            shares.append(torch.stack([power / spread for power, spread in both]).amin(0))
+        return shares
 
 
 @final
@@ -151,6 +156,24 @@ class VarianceRule(PruningRule):
 
     def weight_of(self, tensor: BayesianTensor) -> list[Tensor]:
         return list(tensor.variances())
+
+
+def _seen(
+    format: TensorFormat, signal: Sequence[Tensor], noise: Sequence[Tensor], factor: int, axis: int
+) -> tuple[Tensor, Tensor]:
+    """``Σ w μ²`` and ``Σ w σ²`` over the slices (R_n,) of a factor along an axis of ranks.
+
+    The weight w of an entry is the product, over its other ranks, of ``Σ μ² + σ²`` in the slices that they have
+    beyond this factor, up to a constant.
+    """
+    weight = noise[factor].new_ones([1] * noise[factor].dim())
+    for group in format.rank_groups:
+        for own_axis in (a for f, a in group.axes if f == factor and a != axis):
+            beyond = [(signal[f].clamp(min=0.0) + noise[f], a) for f, a in group.axes if f != factor]
+            power = sum_of_slices(beyond)
+            shape = [group.size if a == own_axis else 1 for a in range(weight.dim())]
+            weight = weight * (power / power.max()).view(shape)
+    return sum_of_slices([(signal[factor] * weight, axis)]), sum_of_slices([(noise[factor] * weight, axis)])
 
 
 def _check_limits(**limits: float) -> None:
