@@ -107,6 +107,17 @@ def test_ctrl_c_gives_exit_code_130(invoke, monkeypatch):
     assert "Give the same command again to go on" in " ".join(result.output.split())
 
 
+def test_what_a_run_asks_of_the_machine_is_said_first(tmp_path, monkeypatch):
+    def stop(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rankfold.experiments.runner.perform", stop)
+    places = ["--experiments", EXPERIMENTS, "--results", tmp_path / "results", "--runs", tmp_path / "runs"]
+    arguments = ["reproduce", "dlrm-planted", "tt-fr", "--device", "cpu", *places]
+    said = " ".join(CliRunner().invoke(app, list(map(str, arguments))).output.split())
+    assert said.startswith("Every run makes 64 million rows first, which take 10.6 GB")
+
+
 @pytest.mark.parametrize("option", ["--results", "--runs"])
 def test_folders_that_cannot_be_written_are_named_before_the_first_run(option, folder, tmp_path):
     (tmp_path / "file").touch()

@@ -143,6 +143,26 @@ def test_a_better_dense_network_lifts_the_accuracies_wanted_beside_it(places, de
     }
 
 
+def test_ranks_of_several_layers_are_told_apart(places):
+    request = Request("dlrm-planted")
+    spec = read_rows(places.experiments / "dlrm-planted")["tt-ard-lu"]
+    run = request.run("tt-ard-lu", spec, 0)
+    scores = {"accuracy": 0.8, "auc": 0.81, "nll_nats": 0.4}
+    result = {
+        "table": "dlrm-planted",
+        "row": "tt-ard-lu",
+        "spec": run.spec.as_dict(),
+        "ranks": {"after": {"tables.2": [15, 9, 16], "tables.3": [4, 5, 4]}},
+        "data": {"planted": {"ranks": {"tables.2": [4], "tables.3": [4]}}},
+        "parameters": {"dense": 4248739968, "training": 2271864, "final": 281937},
+        "metrics": {"posterior_mean": scores, "planted": scores},
+        "history": [],
+    }
+    write_result(run.file(places), result)
+    lines = [" ".join(line.split()) for line in render(grids(summarize(request, places)), "text").splitlines()]
+    assert "TT ARD-LU 4, 4 15·9·16, 4·5·4" in lines
+
+
 def test_planted_ranks_stand_beside_the_ranks_that_were_found(places):
     request = Request("synthetic")
     specs = read_rows(places.experiments / "synthetic")

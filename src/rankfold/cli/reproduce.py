@@ -34,7 +34,9 @@ def reproduce(
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; cuda if there is one.")] = "",
     jobs: Annotated[int, typer.Option(min=1, help="Runs side by side, each in a process of its own.")] = 1,
-    data: Annotated[Path | None, typer.Option(help="Folder of the data sets; RANKFOLD_DATA or ./data if none.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of the data sets, or Criteo's file; RANKFOLD_DATA or ./data if none.")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few epochs: the trend, on a CPU, in minutes.")] = False,
     validation: Annotated[
         bool, typer.Option("--validation", help="Hold training examples back and look at those, not at the test set.")
@@ -62,6 +64,8 @@ def reproduce(
     board = Board(plan)
     try:
         if plan.waiting:
+            if needs := task_named(plan.waiting[0].task_name).needs:
+                console.print(needs, highlight=False)
             check_folder(results, "--results")
             check_folder(runs, "--runs")
             _execute(plan, request.places(places), chosen, jobs, board, console)

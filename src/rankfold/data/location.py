@@ -69,5 +69,5 @@ def _account(place: Path, files: Sequence[str]) -> str:
 def origin(folder: str | os.PathLike[str] | None) -> str:
     """Why the data root is where it is."""
     if folder:
-        return "the folder you named"
+        return "the path you named"
     return f"taken from {VARIABLE}" if os.environ.get(VARIABLE) else f"./{DEFAULT}, because no other was named"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, final
 
 from rankfold.experiments.clicks import compare
@@ -187,11 +188,11 @@ def _auc_targets(row: Row, rows: Sequence[Row], wanted: Mapping[str, Any]) -> li
 
 def _rank_target(row: Row, wanted: Mapping[str, float]) -> Target:
     """How far the found ranks are from the planted ones: each on average over the seeds, and the largest of all."""
-    pairs = [(planted_ranks(result), found_ranks(result)) for result in row.results]
-    planted = pairs[0][0]
-    means = [statistics.fmean(seeds) for seeds in zip(*(found for _, found in pairs), strict=True)]
+    planted = list(chain.from_iterable(planted_ranks(row.results[0])))
+    found = [list(chain.from_iterable(found_ranks(result))) for result in row.results]
+    means = [statistics.fmean(seeds) for seeds in zip(*found, strict=True)]
     away = max(abs(mean - truth) for mean, truth in zip(means, planted, strict=True))
-    highest = max(rank for _, found in pairs for rank in found)
+    highest = max(map(max, found))
     return Target(
         row.name,
         f"ranks within {wanted['within']:g} of the planted on average, at most {wanted['at_most']:g}",
@@ -200,15 +201,15 @@ def _rank_target(row: Row, wanted: Mapping[str, float]) -> Target:
     )
 
 
-def planted_ranks(result: Result) -> list[int]:
-    """Those of the model that made the labels, layer after layer; none if no model did."""
+def planted_ranks(result: Result) -> list[list[int]]:
+    """Those of every layer of the model that made the labels; none if no model did."""
     planted = result.get("data", {}).get("planted")
-    return [] if planted is None else [rank for layer in planted["ranks"].values() for rank in layer]
+    return [] if planted is None else list(planted["ranks"].values())
 
 
-def found_ranks(result: Result) -> list[int]:
-    """Those of the trained model, layer after layer."""
-    return [rank for layer in result["ranks"]["after"].values() for rank in layer]
+def found_ranks(result: Result) -> list[list[int]]:
+    """Those of every layer of the trained model."""
+    return list(result["ranks"]["after"].values())
 
 
 def _uncertainty_targets(row: Row, fixed: Row | None, wanted: Mapping[str, float]) -> list[Target]:

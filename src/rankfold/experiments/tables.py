@@ -154,12 +154,12 @@ def _paper_cells(row: Row, corrections: Sequence[str]) -> Iterator[str]:
 
 
 def _ranks_grid(rows: Sequence[Row]) -> Grid:
-    """Planted ranks and those found with every seed, where a model made the labels."""
-    planted = [row for row in rows if row.results and planted_ranks(row.results[0])]
-    seeds = max((len(row.results) for row in planted), default=0)
+    """Planted ranks and those determined with every seed, where a model made the labels."""
+    judged = [row for row in rows if row.spec.method == "ard" and row.results and planted_ranks(row.results[0])]
+    seeds = max((len(row.results) for row in judged), default=0)
     lines = [
         (*_names(row), _joined(planted_ranks(row.results[0])), *(_joined(found_ranks(r)) for r in row.results))
-        for row in planted
+        for row in judged
     ]
     return Grid(
         "Ranks: planted, and found with each seed",
@@ -168,8 +168,9 @@ def _ranks_grid(rows: Sequence[Row]) -> Grid:
     )
 
 
-def _joined(ranks: Sequence[int]) -> str:
-    return "·".join(map(str, ranks))
+def _joined(layers: Sequence[Sequence[int]]) -> str:
+    """``15·9·16, 4·4`` for two layers."""
+    return ", ".join("·".join(map(str, ranks)) for ranks in layers)
 
 
 def _uncertainty_grid(rows: Sequence[Row]) -> Grid:

@@ -139,6 +139,7 @@ class Task:
         too_large: whether a dense network is too much for the memory of most machines. It is then made only where
             the method is to train it, and never saved.
         find: raises an error if the data are not in the folder.
+        needs: what a run asks of the machine, where that is more than most have.
     """
 
     network: Callable[[], nn.Module]
@@ -152,6 +153,7 @@ class Task:
     counted: Literal["network", "layers"] = "network"
     too_large: bool = False
     find: Callable[[Path | None], object] | None = None
+    needs: str | None = None
 
     def tensor_configs(
         self, spec: Spec, inference: Inference, ranks: Mapping[str, Sequence[int]] | None = None
