@@ -83,17 +83,42 @@ def test_a_live_slice_of_few_entries_survives(count: int) -> None:
 
 
 @each_format
-@pytest.mark.parametrize(("share", "is_dead"), [(0.0, True), (0.15, True), (0.3, False), (1.0, False)])
-def test_entries_that_know_only_that_they_are_small_are_dead(config: TensorConfig, share: float, is_dead: bool) -> None:
+@pytest.mark.parametrize(("ratio", "is_dead"), [(0.0, True), (0.25, True), (0.35, False), (1.0, False)])
+def test_entries_that_know_only_that_they_are_small_are_dead(config: TensorConfig, ratio: float, is_dead: bool) -> None:
     """σ far below that of the prior is worth nats; without a signal they are worth nothing."""
     few_nats_do_not_count = InformationRule(nats=1e-9)
-    for group, rank_group in enumerate(make_tensor(config).format.rank_groups):
+    for group in range(len(make_tensor(config).format.rank_groups)):
         tensor = make_tensor(config)
-        factor, axis = rank_group.axes[0]
-        with torch.no_grad():
-            tensor.factors.log_std[factor].select(axis, 1).fill_(math.log(0.01))
-            tensor.factors.mean[factor].select(axis, 1).fill_(0.01 * math.sqrt(share))
+        fade(tensor, group, 1, ratio, 0.01)
         assert bool(few_nats_do_not_count.dead(tensor)[group][1]) == is_dead
+
+
+@each_format
+@pytest.mark.parametrize(("std", "is_dead"), [(0.005, True), (0.08, False)])
+def test_a_faint_rank_is_dead_only_beside_much_stronger_ones(config: TensorConfig, std: float, is_dead: bool) -> None:
+    """Others have means of 0.5: the power of one with σ = 0.005 is less than a thousandth, with 0.08 it is more."""
+    few_nats_do_not_count = InformationRule(nats=1e-9)
+    for group in range(len(make_tensor(config).format.rank_groups)):
+        tensor = make_tensor(config)
+        fade(tensor, group, 1, 0.25, std)
+        assert bool(few_nats_do_not_count.dead(tensor)[group][1]) == is_dead
+
+
+@each_format
+def test_ranks_that_are_faint_together_are_alive(config: TensorConfig) -> None:
+    tensor = make_tensor(config)
+    for group, rank_group in enumerate(tensor.format.rank_groups):
+        for k in range(rank_group.size):
+            fade(tensor, group, k, 0.25, 0.01)
+    assert not any(dead.any() for dead in InformationRule(nats=1e-9).dead(tensor))
+
+
+@torch.no_grad()
+def fade(tensor: BayesianTensor, group: int, k: int, ratio: float, std: float) -> None:
+    """Give rank k of a group a small spread on its first axis, and a signal of ``ratio`` times the noise."""
+    factor, axis = tensor.format.rank_groups[group].axes[0]
+    tensor.factors.log_std[factor].select(axis, k).fill_(math.log(std))
+    tensor.factors.mean[factor].select(axis, k).fill_(std * math.sqrt(ratio))
 
 
 @pytest.mark.parametrize("config", [CONFIGS[0], CONFIGS[1], THREE_CORES, THREE_PAIRS], ids=lambda c: type(c).__name__)
@@ -219,6 +244,7 @@ def test_norm_rule_finds_a_weight_that_vanished_as_a_whole() -> None:
         (InformationRule, "nats"),
         (InformationRule, "signal_to_noise"),
         (InformationRule, "least_signal"),
+        (InformationRule, "least_share"),
         (RelativeNormRule, "tolerance"),
         (VarianceRule, "epsilon"),
     ],

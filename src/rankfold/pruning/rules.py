@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar, final
 
 import torch
@@ -49,8 +49,10 @@ class InformationRule(PruningRule):
     entries, which never carry much.
 
     With millions of examples many entries may know that they are small, and nothing else: σ is below that of the
-    prior, which is worth nats, but μ is about 0. A rank is dead, too, when its signal is below ``least_signal`` times
-    its noise on some axis. Without it the noise is gone, and with it more loss than the signal can have saved.
+    prior, which is worth nats, but μ is about 0. So a rank is dead, too, when on some axis its signal is below
+    ``least_signal`` times its noise, **and** what goes through it, the product of Σμ² over its axes, is less than
+    ``least_share`` of what goes through the strongest rank of its group. A faint signal alone condemns none: where
+    inputs are sums of many rows noise averages out, and all ranks of a layer may be faint.
 
     An entry of a core belongs to several ranks, and counts as much as what the others multiply it by: beside a dead
     rank it may have any spread, and nobody sees it.
@@ -63,21 +65,23 @@ class InformationRule(PruningRule):
 
     nats: float = 3.0
     signal_to_noise: float = 1.0
-    least_signal: float = 0.2
+    least_signal: float = 0.3
+    least_share: float = 1e-3
 
     def __post_init__(self) -> None:
-        _check_limits(nats=self.nats, signal_to_noise=self.signal_to_noise, least_signal=self.least_signal)
+        _check_limits(**{field.name: getattr(self, field.name) for field in fields(self)})
 
     def dead(self, tensor: BayesianTensor, windows: TwoWindows | None = None) -> list[Tensor]:
         signal, noise, nats = slice_information(tensor, windows or TwoWindows.now(tensor))
         verdicts = []
         for group in tensor.format.rank_groups:
+            both = [_seen(tensor.format, signal, noise, factor, axis) for factor, axis in group.axes]
+            negligible = _relative_strength([power for power, _ in both]) < self.least_share
             on_axis = []
-            for factor, axis in group.axes:
-                power, spread = _seen(tensor.format, signal, noise, factor, axis)
+            for (power, spread), (factor, axis) in zip(both, group.axes, strict=True):
                 few_nats = sum_of_slices([(nats[factor], axis)]) < self.nats
-                weak = power < self.signal_to_noise * spread
-                on_axis.append(few_nats & weak | (power < self.least_signal * spread))
+                weak, faint = power < self.signal_to_noise * spread, power < self.least_signal * spread
+                on_axis.append(few_nats & weak | negligible & faint)
             verdicts.append(torch.stack(on_axis).any(0))
         return verdicts
 
@@ -174,6 +178,12 @@ def _seen(
             shape = [group.size if a == own_axis else 1 for a in range(weight.dim())]
             weight = weight * (power / power.max()).view(shape)
     return sum_of_slices([(signal[factor] * weight, axis)]), sum_of_slices([(noise[factor] * weight, axis)])
+
+
+def _relative_strength(powers: Sequence[Tensor]) -> Tensor:
+    """What goes through every rank (R_n,), given its power on every axis, over what goes through the strongest."""
+    strength = torch.stack([(power / power.max()).clamp(min=0.0) for power in powers]).prod(0)
+    return strength / strength.max()
 
 
 def _check_limits(**limits: float) -> None:
