@@ -13,6 +13,7 @@ from result_sections import (
     LARGE_TABLES,
     WORD_TABLE,
     beside_planted,
+    brief,
     kl_weights,
     memory_and_time,
     overview,
@@ -56,8 +57,11 @@ rankfold table dlrm-extra
 _IMDB, _LARGE = "docs/results/imdb.md", "docs/results/large-tables.md"
 SECTIONS: dict[tuple[str, str], Callable[[], str]] = {
     ("README.md", "overview"): overview,
+    ("README.md", "table mnist"): partial(brief, "mnist"),
     ("docs/index.md", "results"): results,
     ("docs/faq.md", "kl weights"): kl_weights,
+    ("docs/results/mnist.md", "table mnist"): partial(table, "mnist"),
+    ("docs/results/synthetic.md", "table synthetic"): partial(table, "synthetic"),
     ("docs/results/cifar10.md", "cifar10 settings"): partial(settings, "cifar10", "CIFAR-10"),
     ("docs/results/cifar10.md", "table cifar10"): partial(table, "cifar10"),
     ("docs/results/cifar10.md", "cifar10 step"): cifar10_step,

@@ -14,7 +14,7 @@ from rankfold.experiments.planning import Request
 from rankfold.experiments.results import Places
 from rankfold.experiments.spec import read_rows
 from rankfold.experiments.summary import Average, Row, Summary, summarize
-from rankfold.experiments.tables import Grid, grids, label, render
+from rankfold.experiments.tables import Grid, brief_grid, grids, label, render
 
 ROOT = Path(__file__).parents[2]
 PLACES = Places(ROOT / "experiments", ROOT / "results")
@@ -104,6 +104,11 @@ def _over_weights() -> Iterable[Row]:
 _EMPTY = (
     "*Empty*: no rank carried anything. One of each is kept, since a layer needs one, but the table is switched off."
 )
+
+
+def brief(name: str) -> str:
+    """Size and accuracy of the main rows of a table."""
+    return render([brief_grid(_summary(name, PLACES))], "markdown")
 
 
 def table(name: str) -> str:
