@@ -57,7 +57,7 @@ def test_memory_is_that_of_a_call_as_it_is_beside_the_smallest_peer_of_its_forma
 
 @pytest.mark.parametrize(
     ("found", "further", "verdict"),
-    [(1.0, 0.4, "goal"), (1.0, 0.6, "bar"), (3.0, 0.4, "goal, not the bar"), (3.0, 0.6, "no")],
+    [(1.0, 0.4, "goal"), (1.0, 0.6, "bar"), (3.0, 0.4, "goal in a graph, bar missed"), (3.0, 0.6, "no")],
 )
 def test_verdicts(found, further, verdict):
     assert _reached(found, 2.0, further, 0.5) == verdict

@@ -19,7 +19,7 @@ from rankfold.bench.cases import Sizes, all_cases, conv_case, embedding_case
 from rankfold.bench.ceilings import Ceilings
 from rankfold.bench.contender import DENSE, FIXED, TENSORLY, Case, Contender
 from rankfold.bench.layers import Row, run_case, speedups
-from rankfold.bench.measure import Timing, peak_memory, time_calls
+from rankfold.bench.measure import Timing, peak_memory, share_of_cores, time_calls
 from rankfold.bench.sheets import sheets
 from rankfold.cli.bench_run import FILE_WIDTH
 from rankfold.cli.bench_table import record_tables
@@ -48,6 +48,12 @@ def quick_ceilings(monkeypatch):
     monkeypatch.setattr("rankfold.cli.bench_run.measure_ceilings", lambda device: Ceilings(1e10, 1e11))
 
 
+@pytest.fixture(autouse=True)
+def quiet_machine(monkeypatch):
+    """Whatever runs beside the tests."""
+    monkeypatch.setattr("rankfold.cli.bench_run.share_of_cores", lambda: 1.0)
+
+
 def run_bench(*options, name="layers"):
     return CliRunner().invoke(app, ["bench", name, *options], env={"COLUMNS": "160"})
 
@@ -59,10 +65,25 @@ def test_calls_take_turns_and_slow_ones_look_slow():
         return lambda: (order.append(name), time.sleep(seconds))
 
     timings = time_calls({"slow": call("slow", 0.02), "fast": call("fast", 0.002)}, CPU, repeat=4)
-    assert order == ["slow"] * 2 + ["fast"] * 2 + ["slow", "fast"] * 4
+    assert order[:4] == ["slow"] * 2 + ["fast"] * 2
+    rounds = [tuple(order[n : n + 2]) for n in range(4, 12, 2)]
+    assert set(rounds) == {("slow", "fast"), ("fast", "slow")}  # nobody always has the same one before
     assert timings["slow"].median_ms >= 20.0 > timings["fast"].median_ms >= 2.0
     assert timings["slow"].lower_ms <= timings["slow"].median_ms <= timings["slow"].upper_ms
     assert timings["slow"].rounds == 4
+
+
+def test_torch_gets_at_most_all_of_its_cores():
+    assert 0.0 < share_of_cores(0.02) < 1.2  # clocks are not that fine
+
+
+@pytest.mark.parametrize(("share", "warned"), [(0.5, True), (0.97, False)])
+def test_a_busy_machine_is_named(share, warned, monkeypatch):
+    monkeypatch.setattr("rankfold.cli.bench_run.share_of_cores", lambda: share)
+    monkeypatch.setattr("rankfold.cli.bench.run_case", one_row)
+    result = run_bench("--only", "784", "--json")
+    assert ("warning: torch gets 50% of the time of" in result.stderr) == warned
+    assert json.loads(result.stdout)["rows"]
 
 
 def test_a_very_slow_call_sits_out(monkeypatch):
@@ -182,21 +203,51 @@ def test_the_peer_is_found_by_its_version(monkeypatch):
     assert tensorly_peer.installed_version() is None
 
 
-def test_a_run_that_is_cut_short_keeps_what_it_measured(monkeypatch, tmp_path):
-    file = tmp_path / "bench.json"
+def until(word):
+    """Measures cases up to the first one with this in its name, where Ctrl-C comes."""
 
     def measure(case, device, repeat, ceilings):
-        if "Embedding" in case.name:
+        if word in case.name:
             raise KeyboardInterrupt
         yield row(FIXED, "CP", 1.0, 2.0, case.name)
 
-    monkeypatch.setattr("rankfold.cli.bench.run_case", measure)
-    run_bench("--out", str(file))
-    assert [r["case"].split(",")[0] for r in json.loads(file.read_text())["rows"]] == [
+    return measure
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_run_that_is_cut_short_keeps_what_it_measured_and_says_so(as_json, monkeypatch):
+    monkeypatch.setattr("rankfold.cli.bench.run_case", until("Embedding"))
+    result = run_bench(*(["--json"] if as_json else ["--out", "bench.json"]))
+    assert result.exit_code == 130
+    record = json.loads(result.stdout if as_json else Path("bench.json").read_text())
+    assert [r["case"].split(",")[0] for r in record["rows"]] == [
         "Linear 784 → 512",
         "Linear 1024 → 4096",
         "Linear 4096 → 4096",
     ]
+    assert len(record["not_measured"]) == 5
+    said = "Stopped.\n" if as_json else "Stopped; the figures of 3 of 8 cases are in bench.json.\n"
+    assert result.stderr.endswith(said)
+
+
+def test_a_run_stopped_at_once_keeps_nothing(monkeypatch):
+    monkeypatch.setattr("rankfold.cli.bench.run_case", until(""))
+    result = run_bench("--out", "bench.json")
+    assert (result.exit_code, result.stderr) == (130, "Stopped.\n")
+    assert not Path("bench.json").exists()
+
+
+def test_a_file_of_something_else_is_left_alone():
+    Path("README.md").write_text("# Mine")
+    result = run_bench("--out", "README.md")
+    assert result.exit_code == 2
+    assert "README.md is there and holds no figures; name another file" in result.output
+    assert Path("README.md").read_text() == "# Mine"
+
+
+def test_nothing_is_compared_with_a_peer_that_has_none(monkeypatch):
+    monkeypatch.setattr("rankfold.cli.bench.run_case", one_row)
+    assert "times faster" not in run_bench("--only", "784").output
 
 
 SLOW = [

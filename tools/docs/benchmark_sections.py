@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rankfold.bench.aims import aims
-from rankfold.bench.sheets import sheets
+from rankfold.bench.cases import FORMATS
+from rankfold.bench.sheets import milliseconds, sheets
 from rankfold.experiments.tables import Grid, render
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +58,38 @@ def _best(rows: list[dict[str, Any]], case: str, format: str, library: str) -> s
     return f"{best['forward_backward']['median_ms']:,.2f} ({best['extra_bytes'] / 2**20:,.0f})"
 
 
+def formats_beside() -> str:
+    """The formats in one line for every layer, on both devices; the fastest of them stands out."""
+    gpu, cpu = ("embedding-h200.json", "linear-h200.json", "conv-h200.json"), ("layers-cpu.json",)
+    return render([_formats(gpu, "in a graph"), _formats(cpu, "as they are")], "markdown")
+
+
+def _formats(files: Sequence[str], how: str) -> Grid:
+    records = [json.loads((ROOT / "benchmarks" / file).read_text(encoding="utf-8")) for file in files]
+    timed = [row for record in records for row in record["rows"] if row["forward_backward"]]
+    lines = []
+    for case in dict.fromkeys(row["case"] for row in timed):
+        libraries = ("torch.nn", *["rankfold, fixed rank"] * len(FORMATS))
+        cells = [_fastest(timed, case, *pair) for pair in zip(("dense", *FORMATS), libraries, strict=True)]
+        best = min(ms for ms in cells[1:] if ms is not None)
+        texts = [_NOTHING if ms is None else milliseconds(ms) for ms in cells]
+        lines.append(
+            (case, texts[0], *(f"**{t}**" if ms == best else t for t, ms in zip(texts[1:], cells[1:], strict=True)))
+        )
+    device = records[0]["device"]
+    threads = f", {device['threads']} threads" if device["type"] == "cpu" else ""
+    title = f"Forward + backward in ms, {how}; {device['name']}{threads}"
+    return Grid(title, ("layer", "dense", *FORMATS), tuple(lines), labels=1)
+
+
+def _fastest(rows: Sequence[dict[str, Any]], case: str, format: str, library: str) -> float | None:
+    """In a graph where there is one."""
+    for row in rows:
+        if (row["case"], row["format"]) == (case, format) and row["library"].startswith(library):
+            return float((row["forward_backward_graph"] or row["forward_backward"])["median_ms"])
+    return None
+
+
 # Benchmarks -------------------------------------------------------------------------------------------
 
 BENCHMARKS = ("embedding", "linear", "conv", "step", "memory", "inference")
@@ -101,11 +134,15 @@ def _where(record: dict[str, Any], file: str) -> str:
 def _rates(ceilings: dict[str, float]) -> str:
     rates = [
         f"{ceilings['bytes_per_second'] / 1e9:,.0f} GB/s",
-        f"{ceilings['flops_per_second'] / 1e12:,.2f} TFLOP/s",
+        _flops(ceilings["flops_per_second"]),
     ]
     if ceilings["tf32_flops_per_second"]:
         rates.append(f"{ceilings['tf32_flops_per_second'] / 1e12:,.0f} TFLOP/s with TF32")
     return ", ".join(rates)
+
+
+def _flops(rate: float) -> str:
+    return f"{rate / 1e12:,.2f} TFLOP/s" if rate >= 1e12 else f"{rate / 1e9:,.0f} GFLOP/s"
 
 
 def cifar10_step() -> str:

@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from benchmark_sections import BENCHMARKS, ROOT, aims_of_speed, benchmark, cifar10_step, layers_cpu, layers_gpu
+from benchmark_sections import (
+    BENCHMARKS,
+    ROOT,
+    aims_of_speed,
+    benchmark,
+    cifar10_step,
+    formats_beside,
+    layers_cpu,
+    layers_gpu,
+)
 from result_sections import (
     LARGE_TABLES,
     WORD_TABLE,
@@ -91,6 +100,7 @@ SECTIONS: dict[tuple[str, str], Callable[[], str]] = {
     (_LARGE, "dlrm-planted memory"): partial(memory_and_time, "dlrm-planted"),
     ("docs/explanation/peers.md", "layers on a CPU"): layers_cpu,
     ("docs/explanation/peers.md", "layers on a GPU"): layers_gpu,
+    ("docs/explanation/performance.md", "formats"): formats_beside,
     ("docs/explanation/performance.md", "aims"): aims_of_speed,
     **{("docs/explanation/performance.md", f"bench {name}"): partial(benchmark, name) for name in BENCHMARKS},
 }

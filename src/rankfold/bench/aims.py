@@ -130,7 +130,7 @@ def _reached(found: float, bar: float, further: float, goal: float) -> str:
         case True, False:
             return "bar"
         case False, True:
-            return "goal, not the bar"
+            return "goal in a graph, bar missed"
     return "no"
 
 

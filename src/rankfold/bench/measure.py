@@ -1,14 +1,18 @@
 """How long a call takes and how much memory it needs.
 
 Contenders take turns, one call each per round, so that whatever else the machine does hits all of
-them alike. Times are medians with quartiles. Memory is the peak of what torch allocated during the
-call beyond what was there before: on CUDA by the allocator's own count, on the CPU from the
-profiler's record of every allocation. Scratch space inside vendor libraries is not in it.
+them alike. The order is drawn anew for every round: who follows a heavy call finds the caches empty,
+who follows a twin finds them full. Times are medians with quartiles.
+
+Memory is the peak of what torch allocated during the call beyond what was there before: on CUDA by the
+allocator's own count, on the CPU from the profiler's record of every allocation. Scratch space inside
+vendor libraries is not in it.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -39,7 +43,7 @@ class Timing:
 def time_calls(
     calls: Mapping[str, Call], device: torch.device, repeat: int, *, inner: int = 1, pause_seconds: float = 0.0
 ) -> dict[str, Timing]:
-    """Time every call ``repeat`` times, in turns.
+    """Time every call ``repeat`` times, in turns of random order.
 
     Args:
         inner: a very short call is timed so many times in a row, and the time divided by it.
@@ -52,11 +56,12 @@ def time_calls(
         for _ in range(WARMUP_ROUNDS):
             call()
     times: dict[str, list[float]] = {name: [] for name in calls}
+    draw = random.Random(0)
     for taken in range(repeat):
-        for name, call in calls.items():
+        for name in draw.sample(list(calls), len(calls)):
             if taken < MIN_ROUNDS or sum(times[name]) < 1e3 * PATIENCE_SECONDS:
                 time.sleep(pause_seconds)
-                times[name].append(clock(call))
+                times[name].append(clock(calls[name]))
     return {name: _summary([value / inner for value in values]) for name, values in times.items()}
 
 
@@ -66,6 +71,16 @@ def _in_a_row(call: Call, times: int) -> Call:
             call()
 
     return calls
+
+
+def share_of_cores(seconds: float = 0.3) -> float:
+    """How much of the time of its cores torch gets: about 1, or less where other programs want them too."""
+    x = torch.rand(768, 768)
+    x @ x  # starts the threads
+    wall, used = time.perf_counter(), time.process_time()
+    while time.perf_counter() - wall < seconds:
+        x @ x
+    return (time.process_time() - used) / ((time.perf_counter() - wall) * torch.get_num_threads())
 
 
 def peak_memory(call: Call, device: torch.device) -> int:

@@ -31,7 +31,7 @@ _FEW_THREADS = "1,2" if CORES > 1 else "1"
 _T = TypeVar("_T")
 _Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")]
 _Threads = Annotated[int | None, typer.Option(help="CPU threads, no more than cores; torch's own choice if left out.")]
-_Repeat = Annotated[int, typer.Option(min=3, help="Rounds; in each of them everybody is called once.")]
+_Repeat = Annotated[int, typer.Option(min=3, help="Rounds of one call each; who has taken 15 s sits out the rest.")]
 _Only = Annotated[str, typer.Option(help="Run the cases with this in their name, such as 784 or MNIST.")]
 _Formats = Annotated[str | None, typer.Option(help="Such as TTM,CP; all four if left out.")]
 _Out = Annotated[
@@ -132,6 +132,7 @@ def layers(
 ) -> None:
     """The cases of `linear`, `embedding` and `conv` in one run.
 
+    The columns are those of `rankfold bench embedding`.
     tensorly-torch takes part if it is installed: pip install 'rankfold[bench]'.
     """
     session = Session.start("layers", device, out, as_json=as_json, repeat=repeat, threads=threads)
@@ -167,6 +168,7 @@ def step(
 @bench.command()
 def memory(
     device: _Device = "cpu",
+    threads: _Threads = None,
     only: Annotated[str, typer.Option(help="Embedding or DLRM; both if left out.")] = "",
     formats: _Formats = None,
     dense_table: _DenseTable = False,
@@ -181,7 +183,7 @@ def memory(
     allocation that torch made on the CPU, `modelled` was computed and not run. DLRM takes 2 GB on the CPU; dense
     and on CUDA, 18 GB.
     """
-    session = Session.start("memory", device, out, as_json=as_json)
+    session = Session.start("memory", device, out, as_json=as_json, threads=threads)
     chosen, on_cuda = chosen_formats(formats), session.device.type == "cuda"
     jobs: list[Job] = [
         (case.name, partial(run_embedding, case, session.device))
@@ -232,8 +234,8 @@ def _run_layers(session: Session, cases: Sequence[Case], only: str, formats: str
     kept = _with(only, [(case.name, case) for case in cases])
     assert session.repeat is not None
     measure = partial(run_case, device=session.device, repeat=session.repeat, ceilings=session.find_ceilings())
-    session.run([(name, partial(measure, with_formats(case, chosen))) for name, case in kept])
-    session.console.print(Text(MISSING) if installed_version() is None else summary_table(session.rows))
+    jobs = [(name, partial(measure, with_formats(case, chosen))) for name, case in kept]
+    session.run(jobs, lambda: Text(MISSING) if installed_version() is None else summary_table(session.rows))
 
 
 def _with(only: str, named: Sequence[tuple[str, _T]]) -> list[tuple[str, _T]]:

@@ -12,14 +12,16 @@ from typing import Any
 
 import torch
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from rankfold.bench.cases import FORMATS
 from rankfold.bench.ceilings import Ceilings, measure_ceilings
+from rankfold.bench.measure import share_of_cores
 from rankfold.bench.tensorly_peer import installed_version
 from rankfold.cli.bench_table import record_tables
 from rankfold.cli.device import chosen_device
+from rankfold.cli.stopping import exit_code
 from rankfold.cli.writing import check_folder, writing
 from rankfold.experiments.provenance import device_name, provenance
 from rankfold.whole_files import write_whole
@@ -27,6 +29,7 @@ from rankfold.whole_files import write_whole
 FILE_WIDTH = 220  # more than the widest table needs
 DEFAULT_FOLDER = Path("runs") / "bench"
 CORES = os.cpu_count() or 1
+LEAST_SHARE = 0.9  # of the time of the cores; below it a warning says so
 
 Job = tuple[str, Callable[[], Iterable[Any]]]
 
@@ -35,7 +38,7 @@ Job = tuple[str, Callable[[], Iterable[Any]]]
 class Session:
     """One run of one benchmark; figures are kept after every job, so that a run cut short keeps what it measured.
 
-    ``replaced`` is when the file that they take the place of was written.
+    ``replaced`` is when the file that they take the place of was written, ``waiting`` what has not been measured yet.
     """
 
     name: str
@@ -46,6 +49,7 @@ class Session:
     as_json: bool = False
     ceilings: Ceilings | None = None
     rows: list[Any] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
     console: Console = field(init=False)
 
     def __post_init__(self) -> None:
@@ -72,34 +76,56 @@ class Session:
         file = out if as_json else out or DEFAULT_FOLDER / f"{name}-{_slug(chosen)}.json"
         if file is not None:
             check_folder(file.parent)
+            _check_replaceable(file)
         return cls(name, chosen, repeat, file, _when_written(file), as_json)
 
     def find_ceilings(self) -> Ceilings:
         """Measure what the device can do at most."""
         with self.console.status("a large copy and a large matrix product"):
             self.ceilings = measure_ceilings(self.device)
-        rates = (
-            f"{self.ceilings.bytes_per_second / 1e9:,.0f} GB/s, {self.ceilings.flops_per_second / 1e12:,.2f} TFLOP/s"
-        )
+        flops = self.ceilings.flops_per_second
+        rates = f"{self.ceilings.bytes_per_second / 1e9:,.0f} GB/s, "
+        rates += f"{flops / 1e12:,.2f} TFLOP/s" if flops >= 1e12 else f"{flops / 1e9:,.0f} GFLOP/s"
         tf32 = self.ceilings.tf32_flops_per_second
         self.console.print(Text(f"{device_name(self.device)} reaches {rates}", "dim"), end="")
         self.console.print(Text(f", {tf32 / 1e12:,.0f} TFLOP/s with TF32" if tf32 else "", "dim"))
         return self.ceilings
 
-    def run(self, jobs: Iterable[Job]) -> None:
-        """Measure, print and keep, job by job; as JSON, all of it is printed at the end."""
-        for title, job in jobs:
-            with self.console.status(title):
-                found = list(job())
-            self.rows += found
-            self.console.print(record_tables(self._record(found), self.console))
-            if self.file is not None:
-                with writing(self.file):
-                    write_whole(self.file, self._text() + "\n")
+    def run(self, jobs: Sequence[Job], closing: Callable[[], RenderableType | None] = lambda: None) -> None:
+        """Measure, print and keep, job by job, and then what all of it comes to; as JSON, it is printed at the end."""
+        if self.repeat is not None and self.device.type == "cpu":
+            _warn_of_company(share_of_cores())
+        self.waiting = [title for title, _ in jobs]
+        try:
+            for title, job in jobs:
+                with self.console.status(title):
+                    found = list(job())
+                self.rows += found
+                self.waiting.remove(title)
+                self.console.print(record_tables(self._record(found), self.console))
+                if self.file is not None:
+                    with writing(self.file):
+                        write_whole(self.file, self._text() + "\n")
+        except KeyboardInterrupt:
+            self._say_what_is_kept(len(jobs))
+            raise typer.Exit(exit_code([])) from None
         if self.as_json:
             typer.echo(self._text())
-        instead = "" if self.replaced is None else f", which replaced that of {self.replaced:%Y-%m-%d %H:%M}"
-        self.console.print(Text(f"All figures are in {self.file}{instead}"), soft_wrap=True)
+        if (last := closing()) is not None:
+            self.console.print(last)
+        self.console.print(Text(f"All figures are in {self.file}{self._instead}"), soft_wrap=True)
+
+    def _say_what_is_kept(self, wanted: int) -> None:
+        """After Ctrl-C. As JSON, what there is is printed."""
+        done = wanted - len(self.waiting)
+        if self.as_json and done:
+            typer.echo(self._text())
+        kept = f"; the figures of {done} of {wanted} cases are in {self.file}{self._instead}"
+        typer.echo(f"Stopped{kept if done and self.file else ''}.", err=True)
+
+    @property
+    def _instead(self) -> str:
+        return "" if self.replaced is None else f", which replaced that of {self.replaced:%Y-%m-%d %H:%M}"
 
     def _text(self) -> str:
         return json.dumps(self._record(self.rows), indent=2, ensure_ascii=False)
@@ -112,6 +138,7 @@ class Session:
             "versions": {**origin["versions"], "tensorly-torch": installed_version()},
             "repeat": self.repeat,
             "ceilings": None if self.ceilings is None else asdict(self.ceilings),
+            "not_measured": self.waiting,
             "rows": [asdict(row) for row in rows],
         }
 
@@ -147,6 +174,27 @@ def check_threads(count: int) -> None:
             f"expected 1 to {CORES}, the cores of this machine, got {count}; name one of these, or leave it out",
             param_hint="--threads",
         )
+
+
+def _warn_of_company(share: float) -> None:
+    if share < LEAST_SHARE:
+        typer.echo(
+            f"warning: torch gets {share:.0%} of the time of {torch.get_num_threads()} cores, as other programs want "
+            "them too; times will be far too long. Stop those, or give fewer --threads.",
+            err=True,
+        )
+
+
+def _check_replaceable(file: Path) -> None:
+    """Refuse to write over what is no file of figures."""
+    if not file.is_file():
+        return
+    try:
+        known = "bench" in json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        known = False
+    if not known:
+        raise typer.BadParameter(f"{file} is there and holds no figures; name another file", param_hint="--out")
 
 
 def _console(quiet: bool) -> Console:

@@ -32,12 +32,12 @@ def record_tables(record: Mapping[str, Any], console: Console) -> Group:
     for wide, narrow in zip(sheets(record), sheets(record, quartiles=False), strict=True):
         table = _table(wide, narrow=False)
         widest = console.measure(table, options=console.options.update_width(_NO_LIMIT)).maximum
-        shown += [table] if widest <= console.width else _narrowed(narrow, console)
+        shown += [table] if widest <= console.width else _narrowed(narrow, console, quartiles=wide.rows != narrow.rows)
         shown += [Text(f"  {note}", "dim") for note in wide.notes]
     return Group(*shown)
 
 
-def _narrowed(grid: Grid, console: Console) -> list[Table | Text]:
+def _narrowed(grid: Grid, console: Console, quartiles: bool) -> list[Table | Text]:
     """As many columns as there is room for, and which others there are."""
     count = len(grid.headings)
     while count > grid.labels + 1:
@@ -46,7 +46,7 @@ def _narrowed(grid: Grid, console: Console) -> list[Table | Text]:
         if console.measure(table, options=console.options.update_width(_NO_LIMIT)).minimum <= console.width:
             break
         count -= 1
-    left_out = "; ".join(grid.headings[count:])
+    left_out = "; ".join([*(["quartiles"] if quartiles else []), *grid.headings[count:]])
     note = Text(f"  in a wider terminal and in the file: {left_out}", "dim")
     return [table, note] if left_out else [table]
 
@@ -68,8 +68,11 @@ def _table(grid: Grid, narrow: bool) -> Table:
     return table
 
 
-def summary_table(rows: Sequence[Row]) -> Table:
-    """How rankfold at fixed rank compares with the best that tensorly-torch offers."""
+def summary_table(rows: Sequence[Row]) -> Table | None:
+    """How rankfold at fixed rank compares with the best that tensorly-torch offers, where it offers something."""
+    ratios = speedups(rows, over=TENSORLY)
+    if not ratios:
+        return None
     table = Table(
         title="fixed-rank rankfold against the best of tensorly-torch, times faster",
         title_justify="left",
@@ -80,8 +83,8 @@ def summary_table(rows: Sequence[Row]) -> Table:
     table.add_column("format", justify="right", no_wrap=True)
     for heading in ("forward", "forward + backward"):
         table.add_column(heading, justify="right")
-    for (case, format), ratios in speedups(rows, over=TENSORLY).items():
-        table.add_row(case, format, *(_ratio(ratio) for ratio in ratios))
+    for (case, format), both in ratios.items():
+        table.add_row(case, format, *(_ratio(ratio) for ratio in both))
     return table
 
 

@@ -52,9 +52,17 @@ def git_commit(folder: Path) -> dict[str, Any] | None:
 
 def device_name(device: torch.device) -> str:
     """Of the GPU or of the processor."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return platform.processor() or platform.machine()
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
+
+
+def _processor() -> str:
+    """The model, where Linux says it, else at least the architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(filter(None, models), "") or platform.processor() or platform.machine()
 
 
 def start_measuring_memory(device: torch.device) -> None:
