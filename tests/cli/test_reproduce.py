@@ -96,6 +96,17 @@ def test_a_failure_gives_exit_code_1_and_its_reason(invoke, tmp_path):
     assert file.read_text() == "{"
 
 
+def test_a_run_that_fails_is_named_once(invoke, monkeypatch):
+    def fail(*arguments):
+        raise RuntimeError("no luck")
+
+    monkeypatch.setattr("rankfold.experiments.runner.perform", fail)
+    result = invoke("reproduce", "ttm-fr", "--seeds", "1")
+    assert result.exit_code == 1
+    assert result.output.count("no luck") == 1
+    assert "0 runs have results, 1 failed" in result.output
+
+
 def test_ctrl_c_gives_exit_code_130(invoke, monkeypatch):
     def stop(*arguments):
         raise KeyboardInterrupt

@@ -34,6 +34,7 @@ class Board:
 
     Attributes:
         stop_requests: not empty once the user has asked to stop.
+        told: the runs whose end has had its line.
     """
 
     def __init__(self, plan: Schedule) -> None:
@@ -42,8 +43,8 @@ class Board:
         self.latest: dict[str, Epoch | None] = {}
         self.start = time.perf_counter()
         self.stop_requests: list[int] = []
+        self.told: set[str] = set()
         self._epochs_done = 0.0
-        self._ended = 0
 
     def note(self, event: Event, *, live: bool = False) -> str | None:
         """Take in an event; the line to print for it, if any. A live board shows epochs itself."""
@@ -64,7 +65,7 @@ class Board:
     def _finish(self, run: Run) -> None:
         """Epochs that a shared dense training or a checkpoint has saved count as done from now on."""
         self.latest.pop(run.name, None)
-        self._ended += 1
+        self.told.add(run.name)
 
     @property
     def seconds_left(self) -> float | None:
@@ -78,7 +79,7 @@ class Board:
     @property
     def kept(self) -> str:
         """How much of the work is not lost, after the word "Stopped"."""
-        if not self._epochs_done and not self._ended:
+        if not self._epochs_done and not self.told:
             return " before an epoch had ended, so nothing new is kept."
         return "; results and checkpoints are kept."
 
@@ -89,7 +90,7 @@ class Board:
             yield _fitting(lines, console, options)
         left = self.seconds_left
         gone, runs = _clock(time.perf_counter() - self.start), "run" if self.new == 1 else "runs"
-        status = f"{self._ended} of {self.new} {runs} done, {gone} gone"
+        status = f"{len(self.told)} of {self.new} {runs} done, {gone} gone"
         status += f", about {_clock(left)} left" if left is not None else ""
         stopping = f"; stopping after this epoch, {at_once(self.stop_requests[0])}" if self.stop_requests else ""
         yield Text(status + stopping, style="dim")
@@ -101,9 +102,10 @@ def total_epochs(run: Run) -> int:
 
 
 def final_lines(plan: Schedule, board: Board, folder: Path) -> Iterator[str]:
-    """The summary at the end."""
+    """Failures of runs that were never started, and how many have results."""
     for name, why in plan.failures.items():
-        yield _failure_line(name, why)
+        if name not in board.told:
+            yield _failure_line(name, why)
     old = len(plan.finished) + len(plan.failures) - board.new
     seconds = time.perf_counter() - board.start
     one = len(plan.finished) == 1
