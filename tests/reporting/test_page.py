@@ -233,11 +233,24 @@ def test_regressions_are_compared_by_their_own_scores():
     assert "accuracy" not in header
 
 
-def test_circumstances_are_told(page):
-    words = page.by_id("facts").text
-    seconds, memory = TTM.record["timing"]["training_seconds"], TTM.record["peak_memory"]["device_bytes"]
-    parts = ("NVIDIA H200", "2.11.0+cu130", TTM.record["commit"]["hash"][:12], f"{memory / 2**30:.1f} GiB", "60,000")
-    for part in (*parts, f"{seconds // 60:.0f} min {seconds % 60:.0f} s"):
+def test_circumstances_are_told():
+    parts = {
+        "device": {"type": "cuda", "name": "NVIDIA H200", "threads": 1},
+        "versions": {**TTM.record["versions"], "torch": "2.11.0+cu130"},
+        "peak_memory": {"device_bytes": 3 * 2**29, "process_bytes": 5 * 2**29},
+        "timing": {**TTM.record["timing"], "training_seconds": 193.0},
+    }
+    words = parse(make_report(_with(**parts)).html).by_id("facts").text
+    told = (
+        "NVIDIA H200",
+        "2.11.0+cu130",
+        TTM.record["commit"]["hash"][:12],
+        "1.5 GiB",
+        "2.5 GiB",
+        "3 min 13 s",
+        "60,000",
+    )
+    for part in told:
         assert part in words, part
 
 
