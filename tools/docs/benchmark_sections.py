@@ -9,30 +9,37 @@ from typing import Any
 
 from rankfold.bench.aims import aims
 from rankfold.bench.cases import FORMATS
+from rankfold.bench.ceilings import Ceilings
 from rankfold.bench.sheets import milliseconds, sheets
 from rankfold.experiments.tables import Grid, render
 
 ROOT = Path(__file__).parents[2]
 _NOTHING = "–"
 
+
+def _record(file: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((ROOT / "benchmarks" / file).read_text(encoding="utf-8"))
+    return found
+
+
 # Layers side by side ----------------------------------------------------------------------------------
 
+_CPU_LAYERS, _GPU_LAYERS = ("layers-cpu.json",), ("embedding-h200.json", "linear-h200.json", "conv-h200.json")
 _LIBRARIES = ("torch.nn", "tensorly-torch", "rankfold, fixed rank", "rankfold, Bayesian")
 
 
 def layers_cpu() -> str:
     """Forward + backward on one CPU core, beside tensorly-torch."""
-    return _layers(("layers-cpu.json",), _LIBRARIES)
+    return _layers(_CPU_LAYERS, _LIBRARIES)
 
 
 def layers_gpu() -> str:
     """The same on a GPU; tensorly-torch was not measured there."""
-    files = ("embedding-h200.json", "linear-h200.json", "conv-h200.json")
-    return _layers(files, tuple(name for name in _LIBRARIES if name != "tensorly-torch"))
+    return _layers(_GPU_LAYERS, tuple(name for name in _LIBRARIES if name != "tensorly-torch"))
 
 
 def _layers(files: Sequence[str], libraries: tuple[str, ...]) -> str:
-    records = [json.loads((ROOT / "benchmarks" / file).read_text(encoding="utf-8")) for file in files]
+    records = [_record(file) for file in files]
     record = records[0]
     timed = [row for one in records for row in one["rows"] if row["forward_backward"]]
     cases = dict.fromkeys((row["case"], row["format"]) for row in timed if row["format"] != "dense")
@@ -60,12 +67,11 @@ def _best(rows: list[dict[str, Any]], case: str, format: str, library: str) -> s
 
 def formats_beside() -> str:
     """The formats in one line for every layer, on both devices; the fastest of them stands out."""
-    gpu, cpu = ("embedding-h200.json", "linear-h200.json", "conv-h200.json"), ("layers-cpu.json",)
-    return render([_formats(gpu, "in a graph"), _formats(cpu, "as they are")], "markdown")
+    return render([_formats(_GPU_LAYERS, "in a graph"), _formats(_CPU_LAYERS, "as they are")], "markdown")
 
 
 def _formats(files: Sequence[str], how: str) -> Grid:
-    records = [json.loads((ROOT / "benchmarks" / file).read_text(encoding="utf-8")) for file in files]
+    records = [_record(file) for file in files]
     timed = [row for record in records for row in record["rows"] if row["forward_backward"]]
     lines = []
     for case in dict.fromkeys(row["case"] for row in timed):
@@ -101,22 +107,19 @@ def benchmark(name: str) -> str:
     if not files:
         command = f"rankfold bench {name} --device cuda --out benchmarks/{name}-h200.json"
         return f"No figures are kept yet. This writes them, by the name of your device:\n\n```sh\n{command}\n```"
-    return "\n\n".join(_benchmark_of(file) for file in files)
+    return "\n\n".join(_benchmark_of(file.name) for file in files)
 
 
 def aims_of_speed() -> str:
     """What was aimed at on an H200, and what is reached."""
-    files = {name: ROOT / "benchmarks" / f"{name}-h200.json" for name in ("embedding", "linear", "step")}
-    records = {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items()}
-    return render([aims(records)], "markdown")
+    return render([aims({name: _record(f"{name}-h200.json") for name in ("embedding", "linear", "step")})], "markdown")
 
 
-def _benchmark_of(file: Path) -> str:
-    record = json.loads(file.read_text(encoding="utf-8"))
-    ceilings = record["ceilings"]
-    reached = f" Ceilings: {_rates(ceilings)}." if ceilings else ""
+def _benchmark_of(file: str) -> str:
+    record = _record(file)
+    reached = f" Ceilings: {Ceilings(**record['ceilings']).rates}." if record["ceilings"] else ""
     tables = render(sheets(record, quartiles=False), "markdown")
-    return f"```sh\n{_command(record)}\n```\n\n{_where(record, file.name)}{reached}\n\n{tables}"
+    return f"```sh\n{_command(record)}\n```\n\n{_where(record, file)}{reached}\n\n{tables}"
 
 
 def _command(record: dict[str, Any]) -> str:
@@ -131,23 +134,9 @@ def _where(record: dict[str, Any], file: str) -> str:
     return f"{device['name']}{threads}, torch {record['versions']['torch']}, from `benchmarks/{file}`."
 
 
-def _rates(ceilings: dict[str, float]) -> str:
-    rates = [
-        f"{ceilings['bytes_per_second'] / 1e9:,.0f} GB/s",
-        _flops(ceilings["flops_per_second"]),
-    ]
-    if ceilings["tf32_flops_per_second"]:
-        rates.append(f"{ceilings['tf32_flops_per_second'] / 1e12:,.0f} TFLOP/s with TF32")
-    return ", ".join(rates)
-
-
-def _flops(rate: float) -> str:
-    return f"{rate / 1e12:,.2f} TFLOP/s" if rate >= 1e12 else f"{rate / 1e9:,.0f} GFLOP/s"
-
-
 def cifar10_step() -> str:
     """Time and memory of dense, fixed-rank and Bayesian training steps, without where the time goes."""
-    record = json.loads((ROOT / "benchmarks" / "step-h200.json").read_text(encoding="utf-8"))
+    record = _record("step-h200.json")
     kept = ("format", "layer", "parameters", "graph: step, ms", "over fixed rank", "epoch, s", "memory, MiB")
     whole = next(grid for grid in sheets(record, quartiles=False) if "CIFAR-10" in grid.title)
     places = [whole.headings.index(heading) for heading in kept]

@@ -51,6 +51,20 @@ class Ceilings:
         rate = self.tf32_flops_per_second if tf32 else None
         return 1e3 * max(work.num_bytes / self.bytes_per_second, work.flops / (rate or self.flops_per_second))
 
+    @property
+    def rates(self) -> str:
+        """In words.
+
+        >>> Ceilings(29e9, 98e9).rates
+        '29 GB/s, 98 GFLOP/s'
+        >>> Ceilings(4.2e12, 51.2e12, 445e12).rates
+        '4,200 GB/s, 51.20 TFLOP/s, 445 TFLOP/s with TF32'
+        """
+        flops, tf32 = self.flops_per_second, self.tf32_flops_per_second
+        products = f"{flops / 1e12:,.2f} TFLOP/s" if flops >= 1e12 else f"{flops / 1e9:,.0f} GFLOP/s"
+        with_tf32 = f", {tf32 / 1e12:,.0f} TFLOP/s with TF32" if tf32 else ""
+        return f"{self.bytes_per_second / 1e9:,.0f} GB/s, {products}{with_tf32}"
+
 
 # Measured -----------------------------------------------------------------------------------------------
 

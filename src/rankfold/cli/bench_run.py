@@ -83,12 +83,7 @@ class Session:
         """Measure what the device can do at most."""
         with self.console.status("a large copy and a large matrix product"):
             self.ceilings = measure_ceilings(self.device)
-        flops = self.ceilings.flops_per_second
-        rates = f"{self.ceilings.bytes_per_second / 1e9:,.0f} GB/s, "
-        rates += f"{flops / 1e12:,.2f} TFLOP/s" if flops >= 1e12 else f"{flops / 1e9:,.0f} GFLOP/s"
-        tf32 = self.ceilings.tf32_flops_per_second
-        self.console.print(Text(f"{device_name(self.device)} reaches {rates}", "dim"), end="")
-        self.console.print(Text(f", {tf32 / 1e12:,.0f} TFLOP/s with TF32" if tf32 else "", "dim"))
+        self.console.print(Text(f"{device_name(self.device)} reaches {self.ceilings.rates}", "dim"))
         return self.ceilings
 
     def run(self, jobs: Sequence[Job], closing: Callable[[], RenderableType | None] = lambda: None) -> None:
