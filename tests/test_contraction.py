@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rankfold import contraction
 from rankfold.contraction import contract, contract_rows, plan, rebuilding_is_cheaper
@@ -37,6 +38,48 @@ def test_contract_is_einsum(network, seed):
     torch.testing.assert_close(
         actual, expected, rtol=1e-9, atol=1e-9 * math.prod(max(1.0, float(x.norm())) for x in operands)
     )
+
+
+@given(network=networks().filter(lambda network: not network[0].endswith("->")), seed=st.integers(0, 999))
+def test_a_bias_goes_to_every_entry_of_the_first_axis(network, seed):
+    equation, shapes = network
+    torch.manual_seed(seed)
+    operands = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
+    without = contract(equation, *operands)
+    bias = torch.randn(math.prod(without.shape[1:]), dtype=torch.float64, requires_grad=True)
+    found, truth = contract(equation, *operands, bias=bias), without + bias.view(without.shape[1:])
+    torch.testing.assert_close(found, truth)
+    upstream = torch.randn_like(truth)
+    torch.testing.assert_close(*(torch.autograd.grad(y, bias, upstream) for y in (found, truth)))
+
+
+@pytest.mark.parametrize(
+    ("equation", "products"),
+    [
+        ("Bab,ar,br,cr,dr->Bcd", ["aten.addmm.default", "aten.mm.default"]),  # CP
+        ("Bab,ar,rbs,scq,qd->Bcd", ["aten.addmm.default", *["aten.mm.default"] * 3]),  # TT
+        ("Bab,ai,bj,ijkl,ck,dl->Bcd", ["aten.addmm.default", *["aten.mm.default"] * 5]),  # Tucker
+    ],
+)
+def test_a_bias_goes_into_the_last_product_and_nothing_is_copied_before_it(equation, products):
+    size = dict.fromkeys("abcd", 8) | dict.fromkeys("rsqijkl", 3) | {"B": 64}
+    operands = [torch.randn([size[c] for c in term]) for term in equation.split("->")[0].split(",")]
+    with Operations() as operations:
+        contract(equation, *operands, bias=torch.randn(64))
+    assert sorted(name for name in operations.names if "mm" in name) == products
+    assert "aten.clone.default" not in operations.names
+
+
+class Operations(TorchDispatchMode):
+    """Names of the operations that run."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(str(function))
+        return function(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("equation", ["ab->ba", "ab->b", "ab->", "abc->ca"])

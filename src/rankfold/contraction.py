@@ -64,13 +64,13 @@ class Plan(NamedTuple):
     intermediates: int
 
 
-def contract(equation: str, *operands: Tensor) -> Tensor:
-    """Like ``torch.einsum``, in the planned order.
+def contract(equation: str, *operands: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Like ``torch.einsum``, in the planned order; ``bias`` has the output's axes but the first, end to end.
 
-    >>> contract("ab,bc->ac", torch.ones(2, 3), torch.ones(3, 4)).shape
+    >>> contract("ab,bc->ac", torch.ones(2, 3), torch.ones(3, 4), bias=torch.ones(4)).shape
     torch.Size([2, 4])
     """
-    return _run(plan(equation, _planned_shapes(equation, operands)), operands)
+    return _run(plan(equation, _planned_shapes(equation, operands)), operands, bias)
 
 
 def contract_rows(
@@ -199,13 +199,24 @@ def _follow(path: Sequence[tuple[int, ...]], terms: Sequence[str], output: str, 
         a, b = terms[first], terms[second]
         terms = [term for n, term in enumerate(terms) if n not in positions]
         wanted = set(output).union(*terms)
-        target = "".join(c for c in dict.fromkeys(a + b) if c in wanted) if terms else output
+        target = _laid_out(a, b, wanted) if terms else output
         equation = f"{a},{b}->{target}"
         steps.append(Step((first, second), equation, pairwise(equation, size | dict.fromkeys(_BATCH, -1))))
         cost += _step_cost(a, b, target, size)
         entries += math.prod(size[c] for c in target)
         terms.append(target)
     return Plan(tuple(steps), cost, entries)
+
+
+def _laid_out(a: str, b: str, wanted: set[str]) -> str:
+    """The letters of a result: as they come, but those that a product of entries shares last, and the batch first.
+
+    So what it does not share lies side by side, and is one axis of the next matrix product without a copy.
+    """
+    letters = [c for c in dict.fromkeys(a + b) if c in wanted]
+    if not set(a) & set(b) <= wanted:
+        return "".join(letters)
+    return "".join(sorted(letters, key=lambda c: (c != _BATCH, c in a and c in b)))
 
 
 def _step_cost(a: str, b: str, target: str, size: dict[str, int]) -> float:
@@ -223,10 +234,13 @@ def _letter_sizes(terms: Sequence[str], shapes: Shapes) -> list[tuple[str, int]]
     return [pair for term, shape in zip(terms, shapes, strict=True) for pair in zip(term, shape, strict=True)]
 
 
-def _run(chosen: Plan, operands: Sequence[Tensor]) -> Tensor:
+def _run(chosen: Plan, operands: Sequence[Tensor], bias: Tensor | None) -> Tensor:
     live = list(operands)
     for step in chosen.steps:
         taken = [live[n] for n in step.positions]
         live = [x for n, x in enumerate(live) if n not in step.positions]
+        if bias is not None and not live and step.product is not None and step.product.can_add:
+            return step.product.of(*taken, bias)
         live.append(torch.einsum(step.equation, *taken) if step.product is None else step.product.of(*taken))
-    return live[0]
+    found = live[0]
+    return found if bias is None else found + bias.to(found.dtype).view(found.shape[1:])  # autocast lowers found alone

@@ -62,12 +62,23 @@ class Pairwise(NamedTuple):
     swapped: bool = False
     result: Arranged | None = None
 
-    def of(self, first: Tensor, second: Tensor) -> Tensor:
+    @property
+    def can_add(self) -> bool:
+        """Whether a row of the matrix product is one of the result, so that a bias can go into the product."""
+        if self.product != "mm" or self.result is None or self.result.permutation is not None:
+            return False
+        columns = (self.first if self.swapped else self.second).shape[-1]
+        return columns == math.prod(self.result.shape[1:])
+
+    def of(self, first: Tensor, second: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Their product; a bias of all its columns only where it :attr:`can_add`."""
         left, right = self.first.of(first), self.second.of(second)
         if self.result is None:
             return left * right
         if self.swapped:
             left, right = right, left
+        if bias is not None:
+            return self.result.of(torch.addmm(bias, left, right))
         return self.result.of((torch.mm if self.product == "mm" else torch.bmm)(left, right))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any, final
 
 import torch
@@ -113,15 +114,14 @@ class PointPosterior(FactorPosterior):
 
 
 def drawn(posteriors: Sequence[FactorPosterior]) -> list[list[Tensor]]:
-    """What each posterior gives by itself, with the same noise; if all are to be sampled, in one go."""
+    """What each posterior gives; if all are to be sampled, in one go."""
     sampled = [q for q in posteriors if isinstance(q, GaussianPosterior) and q.training]
     if len(sampled) < len(posteriors):
         return [posterior() for posterior in posteriors]
     means = [mean for q in sampled for mean in arrays_in(q.mean)]
-    log_stds = [arrays_in(q.log_std) for q in sampled]
-    noise = end_to_end([standard_normal(group) for group in log_stds])
-    samples = iter(reparametrize(means, [log_std for group in log_stds for log_std in group], noise))
-    return [[next(samples) for _ in group] for group in log_stds]
+    log_stds = [log_std for q in sampled for log_std in arrays_in(q.log_std)]
+    samples = iter(reparametrize(means, log_stds, standard_normal(log_stds)))
+    return [list(islice(samples, len(q.mean))) for q in sampled]
 
 
 def joint_kl(pairs: Sequence[Beside], weight: Weight | None = None) -> Tensor:

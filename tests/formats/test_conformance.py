@@ -193,10 +193,10 @@ def test_chunks_bound_the_intermediates(name, monkeypatch):
     format, index = example(name), torch.arange(11).repeat(40)
     sizes, run = [], contraction._run
 
-    def recording(chosen, operands):
+    def recording(chosen, operands, bias):
         batch = operands[0].shape[0]
         sizes.append((batch, chosen.intermediates))
-        return run(chosen, operands)
+        return run(chosen, operands, bias)
 
     monkeypatch.setattr(contraction, "_run", recording)
     monkeypatch.setattr(contraction, "_CHUNK_ENTRIES", 2000)

@@ -150,8 +150,9 @@ class TensorFormat(ABC):
             matrix = self.reconstruct(factors)
             matrix = matrix.T if transposed else matrix
             return x @ matrix if bias is None else torch.addmm(bias, x, matrix)
-        y = contract(equation, source.fold(x), *factors)
-        y = target.unfold(y)
+        if target.size == target.padded_size:
+            return target.unfold(contract(equation, source.fold(x), *factors, bias=bias))
+        y = target.unfold(contract(equation, source.fold(x), *factors))
         return y if bias is None else y + bias.to(y.dtype)  # autocast lowers y alone
 
     def rows(self, factors: Factors, index: Tensor) -> Tensor:
