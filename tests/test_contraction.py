@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rankfold import contraction
+from rankfold import contraction, contraction_order
 from rankfold.contraction import contract, contract_rows, plan, rebuilding_is_cheaper
+from rankfold.contraction_order import left_to_right, steps_of
 
 
 @st.composite
@@ -58,7 +59,6 @@ def test_a_bias_goes_to_every_entry_of_the_first_axis(network, seed):
     [
         ("Bab,ar,br,cr,dr->Bcd", ["aten.addmm.default", "aten.mm.default"]),  # CP
         ("Bab,ar,rbs,scq,qd->Bcd", ["aten.addmm.default", *["aten.mm.default"] * 3]),  # TT
-        ("Bab,ai,bj,ijkl,ck,dl->Bcd", ["aten.addmm.default", *["aten.mm.default"] * 5]),  # Tucker
     ],
 )
 def test_a_bias_goes_into_the_last_product_and_nothing_is_copied_before_it(equation, products):
@@ -66,20 +66,22 @@ def test_a_bias_goes_into_the_last_product_and_nothing_is_copied_before_it(equat
     operands = [torch.randn([size[c] for c in term]) for term in equation.split("->")[0].split(",")]
     with Operations() as operations:
         contract(equation, *operands, bias=torch.randn(64))
-    assert sorted(name for name in operations.names if "mm" in name) == products
-    assert "aten.clone.default" not in operations.names
+    names = [name for name, _ in operations.calls]
+    assert sorted(name for name in names if "mm" in name) == products
+    assert "aten.clone.default" not in names
 
 
 class Operations(TorchDispatchMode):
-    """Names of the operations that run."""
+    """The operations that run, and how many entries their results have."""
 
     def __init__(self):
         super().__init__()
-        self.names = []
+        self.calls = []
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.names.append(str(function))
-        return function(*args, **(kwargs or {}))
+        result = function(*args, **(kwargs or {}))
+        self.calls.append((str(function), result.numel()))
+        return result
 
 
 @pytest.mark.parametrize("equation", ["ab->ba", "ab->b", "ab->", "abc->ca"])
@@ -133,21 +135,38 @@ def test_plans_end_in_the_output_and_cost_no_more_than_going_left_to_right(netwo
     assert chosen.steps[-1].equation.endswith("->" + equation.split("->")[1])
     assert len(chosen.steps) == max(1, len(terms) - 1)
     if len(terms) > 1:
-        left_to_right = [(0, 1)] + [(0, n) for n in range(len(terms) - 2, 0, -1)]
-        fixed = contraction._follow(left_to_right, terms, equation.split("->")[1], tuple(shapes))
-        assert chosen.cost <= fixed.cost
+        size = {c: n for term, shape in zip(terms, shapes, strict=True) for c, n in zip(term, shape, strict=True)}
+        fixed = steps_of(left_to_right(len(terms)), terms, equation.split("->")[1], size)
+        assert chosen.cost <= sum(step.cost for step in fixed)
 
 
-def test_costs_count_the_operations_of_opt_einsum():
+def test_costs_count_the_operations_of_opt_einsum(monkeypatch):
     """With free bytes and steps, the cost of a plan is opt_einsum's own count of operations."""
     terms, shapes = ["Bab", "aq", "qbr", "ri"], ((64, 8, 9), (8, 5), (5, 9, 7), (7, 11))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contraction, "_OPERATIONS_PER_BYTE", 0.0)
-        patch.setattr(contraction, "_OPERATIONS_PER_STEP", 0.0)
-        path, info = opt_einsum.contract_path(f"{','.join(terms)}->Bi", *shapes, shapes=True)
-        ours = contraction._follow(path, terms, "Bi", shapes)
+    monkeypatch.setattr(contraction_order, "_OPERATIONS_PER_BYTE", 0.0)
+    monkeypatch.setattr(contraction_order, "_OPERATIONS_PER_STEP", 0.0)
+    equation = f"{','.join(terms)}->Bi"
+    info = opt_einsum.contract_path(equation, *shapes, shapes=True)[1]
+    ours = plan.__wrapped__(equation, shapes)
     assert ours.cost == pytest.approx(float(info.opt_cost), rel=0.02)
     assert ours.intermediates == 8 * 9 * 7 + 64 * (7 + 11)  # abr, Br and Bi
+
+
+@pytest.mark.parametrize(
+    ("equation", "clones"),
+    [
+        ("Bab,ai,bj->Bji", 1),  # the last mode first: a result is copied instead of the batch
+        ("Bab,ar,rbs->Bs", 0),  # the cores first
+    ],
+)
+def test_the_batch_is_not_copied_where_another_order_will_do(equation, clones):
+    size = dict.fromkeys("ab", 32) | dict.fromkeys("ijrsc", 4) | {"B": 1024}
+    operands = [torch.randn([size[c] for c in term]) for term in equation.split("->")[0].split(",")]
+    with Operations() as operations:
+        contract(equation, *operands)
+    copied = [numel for name, numel in operations.calls if name == "aten.clone.default"]
+    assert len(copied) == clones
+    assert all(numel < operands[0].numel() for numel in copied)
 
 
 def test_long_networks_are_planned_quickly():

@@ -1,8 +1,10 @@
 """The objective's KL, the warm-up, the closed-form half step, the schedule and its safeguards."""
 
 import copy
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import rankfold as rf
-from rankfold.bayesian_tensor import tensors_of
+from rankfold import health as health_module
+from rankfold.bayesian_tensor import BayesianTensor, tensors_of
+from rankfold.pruning.rules import PruningRule
 
 CONFIG = rf.CP(4, in_dims=(3, 4), out_dims=(5,))
 
@@ -144,18 +148,34 @@ def test_shapes_change_only_at_the_declared_moments() -> None:
     assert ranks.history[0][1].tensors[0].ranks_before == (4,)
 
 
+class Named(PruningRule):
+    """A rank of the first layer is dead as long as it is named."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank: int | None = rank
+
+    def dead(self, tensor: BayesianTensor, windows: object = None) -> list[Tensor]:
+        return [torch.arange(n) == (self.rank if n == 4 else None) for n in tensor.format.ranks]
+
+    def weight_of(self, tensor: BayesianTensor) -> list[Tensor]:
+        return list(tensor.variances())
+
+
 def test_patience_is_counted_in_checks_running() -> None:
-    model, ranks = make(total_steps=100, pruning=rf.Pruning(checks=10, patience=3, at=(1.0,)))
-    for _ in range(49):  # checks at 30 (first window), 37, 44
-        starve(model)
+    rule = Named(1)
+    model, ranks = make(total_steps=100, pruning=rf.Pruning(checks=10, patience=3, at=(1.0,), rule=rule))
+    streaks = []
+    for step in range(1, 100):
         train_step(model, ranks)
-    assert int(ranks._watch.streaks["0.tensor"][0][1]) == 2
-    with torch.no_grad():
-        for mean in model[0].tensor.factors.mean:
-            mean[:, 1] = 1.0
-    for _ in range(20):
-        train_step(model, ranks)
-    assert int(ranks._watch.streaks["0.tensor"][0][1]) == 0
+        if ranks.schedule.checks_at(step):
+            streaks.append(ranks._watch.streaks["0.tensor"][0].tolist())
+            rule.rank = 1 if len(streaks) < 6 else 2
+    # the first check closes the first of two windows; so does the next one if ranks were merged in between
+    counted = streaks[streaks.index([0, 1, 0, 0]) :]
+    named = 6 - len(streaks) + len(counted)
+    assert named >= 4
+    assert counted[:named] == [[0, n, 0, 0] for n in range(1, named + 1)]
+    assert counted[named:] == [[0, 0, n, 0] for n in range(1, len(counted) - named + 1)]
 
 
 def test_prune_on_demand() -> None:
@@ -461,6 +481,23 @@ def test_without_snapshots_there_is_nothing_to_restore() -> None:
     _, ranks = make(snapshots=False)
     with pytest.raises(RuntimeError, match="no snapshot to return to"):
         ranks.restore()
+
+
+def test_there_are_never_two_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ranks = make(check_every=1)
+    train_step(model, ranks)
+    health, copies = ranks._health, []
+    kept = [weakref.ref(tensor) for tensor in health._model_state.values()]
+
+    def deepcopy(state: object) -> object:
+        copies.append(state)
+        assert not any(tensor() is not None for tensor in kept)
+        return copy.deepcopy(state)
+
+    monkeypatch.setattr(health_module, "copy", SimpleNamespace(deepcopy=deepcopy))
+    train_step(model, ranks)
+    assert len(copies) == 2  # of the model and of its optimizer
+    assert health.last_good_step == 2
 
 
 def test_infinite_gradients_under_a_grad_scaler_are_not_faults() -> None:

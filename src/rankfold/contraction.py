@@ -1,10 +1,7 @@
 """The cheapest way to contract a network of small tensors, alone or with a batch.
 
-A contraction is planned once per set of shapes: candidate orders come from opt_einsum and are
-compared by an estimate of time, ``operations + bytes moved``. Rebuilding the weight first is one
-of the orders, so the choice between rebuilding and contracting falls out of the same comparison.
-Backward costs twice the forward of every pairwise step, whatever the order, so ranking by forward
-cost ranks the sum of both.
+A contraction is planned once per set of shapes, in the cheapest order that is found. Rebuilding the weight
+first is one of the orders, so the choice between rebuilding and contracting falls out of the same comparison.
 
 The letter ``B`` stands for the batch, always the first index of an operand. Plans are made for its
 size rounded up, so that batches of similar size share a plan, and compiled code shares a graph. A
@@ -18,29 +15,19 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, wraps
 from typing import NamedTuple, ParamSpec, TypeVar
 
-import opt_einsum
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from rankfold.contraction_order import BATCH, cheapest_steps, step_cost
 from rankfold.pairwise import Pairwise, pairwise
 
 Shapes = tuple[tuple[int, ...], ...]
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-# One byte moved costs as much time as this many floating-point operations, and starting one
-# operation as much as this many: round numbers between those of CPUs and GPUs.
-_OPERATIONS_PER_BYTE = 8.0
-_OPERATIONS_PER_STEP = 5e5
-_BYTES_PER_ENTRY = 4.0
-
-_BATCH = "B"
 # Plans are made for this size where it depends on the data.
 _UNKNOWN_SIZE = 1024
-
-# Networks of up to this many tensors are also searched by branching, which grows exponentially.
-_MAX_BRANCHING = 12
 
 # Rows are gathered and contracted in chunks of at most this many entries: on a CPU about what its caches
 # hold, which is several times faster than fresh memory; on other devices what keeps them busy.
@@ -140,7 +127,7 @@ def _rebuilding_is_cheaper(equation: str, shapes: Shapes, rebuild: str, batch: i
     size[first[0]] = batch
     whole = plan(equation, (tuple(size[c] for c in first), *shapes))
     weight = plan(rebuild, shapes)
-    product = _step_cost(first, output, target, size)
+    product = step_cost(first, output, target, size)
     return weight.cost + product <= whole.cost
 
 
@@ -151,18 +138,21 @@ def plan(equation: str, shapes: Shapes) -> Plan:
     terms = inputs.split(",")
     if len(terms) == 1:
         return Plan((Step((0,), equation),), 0.0, math.prod(shapes[0]))
-    searches = ["optimal"] if len(terms) <= 5 else ["greedy"]
-    if 5 < len(terms) <= _MAX_BRANCHING:
-        searches.append("branch-2")
-    paths = [opt_einsum.contract_path(equation, *shapes, shapes=True, optimize=s)[0] for s in searches]
-    paths.append([(0, 1)] + [(0, n) for n in range(len(terms) - 2, 0, -1)])  # left to right
-    return min((_follow(path, terms, output, shapes) for path in paths), key=lambda p: p.cost)
+    size = dict(_letter_sizes(terms, shapes))
+    found = cheapest_steps(terms, output, size)
+    unknown = size | dict.fromkeys(BATCH, -1)
+    steps, live = [], list(range(len(terms)))
+    for number, step in enumerate(found, start=len(terms)):
+        positions = tuple(live.index(n) for n in step.numbers)
+        steps.append(Step(positions, step.equation, pairwise(step.equation, unknown)))
+        live = [n for n in live if n not in step.numbers] + [number]
+    return Plan(tuple(steps), sum(step.cost for step in found), sum(step.entries for step in found))
 
 
 def _planned_shapes(equation: str, operands: Sequence[Tensor]) -> Shapes:
     terms = equation.split("->", 1)[0].split(",")
     return tuple(
-        (planned_size(x.shape[0]), *x.shape[1:]) if term[:1] == _BATCH else tuple(x.shape)
+        (planned_size(x.shape[0]), *x.shape[1:]) if term[:1] == BATCH else tuple(x.shape)
         for term, x in zip(terms, operands, strict=True)
     )
 
@@ -185,51 +175,6 @@ def _example_size(symbol: torch.SymInt) -> int:
     return _UNKNOWN_SIZE if hint is None else int(hint)
 
 
-def _follow(path: Sequence[tuple[int, ...]], terms: Sequence[str], output: str, shapes: Shapes) -> Plan:
-    """Turn a path into pairwise steps and add up what they cost."""
-    size = dict(_letter_sizes(terms, shapes))
-    terms = list(terms)
-    steps, cost, entries = [], 0.0, 0
-    for positions in path:
-        if len(positions) == 1:
-            continue
-        # einsum lays its result out as it gets its operands: what carries the batch goes first, what
-        # carries the last index of the output goes last
-        first, second = sorted(positions, key=lambda n: (_BATCH not in terms[n], output[-1:] in terms[n], n))
-        a, b = terms[first], terms[second]
-        terms = [term for n, term in enumerate(terms) if n not in positions]
-        wanted = set(output).union(*terms)
-        target = _laid_out(a, b, wanted) if terms else output
-        equation = f"{a},{b}->{target}"
-        steps.append(Step((first, second), equation, pairwise(equation, size | dict.fromkeys(_BATCH, -1))))
-        cost += _step_cost(a, b, target, size)
-        entries += math.prod(size[c] for c in target)
-        terms.append(target)
-    return Plan(tuple(steps), cost, entries)
-
-
-def _laid_out(a: str, b: str, wanted: set[str]) -> str:
-    """The letters of a result: as they come, but those that a product of entries shares last, and the batch first.
-
-    So what it does not share lies side by side, and is one axis of the next matrix product without a copy.
-    """
-    letters = [c for c in dict.fromkeys(a + b) if c in wanted]
-    if not set(a) & set(b) <= wanted:
-        return "".join(letters)
-    return "".join(sorted(letters, key=lambda c: (c != _BATCH, c in a and c in b)))
-
-
-def _step_cost(a: str, b: str, target: str, size: dict[str, int]) -> float:
-    operations = 2.0 * math.prod(size[c] for c in set(a + b))
-    entries = sum(math.prod(size[c] for c in term) for term in (a, b, target))
-    return cost_of(operations, entries)
-
-
-def cost_of(operations: float, entries: float) -> float:
-    """The time of one step that does ``operations`` and moves ``entries`` numbers, in operations."""
-    return operations + _OPERATIONS_PER_BYTE * _BYTES_PER_ENTRY * entries + _OPERATIONS_PER_STEP
-
-
 def _letter_sizes(terms: Sequence[str], shapes: Shapes) -> list[tuple[str, int]]:
     return [pair for term, shape in zip(terms, shapes, strict=True) for pair in zip(term, shape, strict=True)]
 
@@ -239,8 +184,8 @@ def _run(chosen: Plan, operands: Sequence[Tensor], bias: Tensor | None) -> Tenso
     for step in chosen.steps:
         taken = [live[n] for n in step.positions]
         live = [x for n, x in enumerate(live) if n not in step.positions]
-        if bias is not None and not live and step.product is not None and step.product.can_add:
-            return step.product.of(*taken, bias)
+        if bias is not None and not live and step.product is not None and step.product.can_add():
+            return step.product.plus(bias, *taken)
         live.append(torch.einsum(step.equation, *taken) if step.product is None else step.product.of(*taken))
     found = live[0]
     return found if bias is None else found + bias.to(found.dtype).view(found.shape[1:])  # autocast lowers found alone

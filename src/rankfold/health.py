@@ -72,10 +72,12 @@ class Health:
 
     def take_snapshot(self, step: int) -> None:
         """Remember the current state as good."""
-        self.last_good_step = step
         if self.snapshots:
+            # the last one goes first, so that there are never two
+            self.last_good_step, self._model_state, self._optimizer_states = None, {}, []
             self._model_state = copy.deepcopy(self.model.state_dict())
             self._optimizer_states = [copy.deepcopy(optimizer.state_dict()) for optimizer in self.optimizers]
+        self.last_good_step = step
 
     def restore(self) -> int:
         """Put the last good state back; the step it was taken at."""

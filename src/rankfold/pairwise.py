@@ -62,24 +62,28 @@ class Pairwise(NamedTuple):
     swapped: bool = False
     result: Arranged | None = None
 
-    @property
+    def of(self, first: Tensor, second: Tensor) -> Tensor:
+        left, right = self._operands(first, second)
+        if self.result is None:
+            return left * right
+        return self.result.of((torch.mm if self.product == "mm" else torch.bmm)(left, right))
+
+    def plus(self, bias: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        """The product and a bias for every row of it, in one operation, where it :meth:`can_add`."""
+        assert self.result is not None
+        left, right = self._operands(first, second)
+        return self.result.of(torch.addmm(bias, left, right))
+
     def can_add(self) -> bool:
-        """Whether a row of the matrix product is one of the result, so that a bias can go into the product."""
+        """Whether a row of the matrix product is one of the result."""
         if self.product != "mm" or self.result is None or self.result.permutation is not None:
             return False
         columns = (self.first if self.swapped else self.second).shape[-1]
         return columns == math.prod(self.result.shape[1:])
 
-    def of(self, first: Tensor, second: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Their product; a bias of all its columns only where it :attr:`can_add`."""
+    def _operands(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
         left, right = self.first.of(first), self.second.of(second)
-        if self.result is None:
-            return left * right
-        if self.swapped:
-            left, right = right, left
-        if bias is not None:
-            return self.result.of(torch.addmm(bias, left, right))
-        return self.result.of((torch.mm if self.product == "mm" else torch.bmm)(left, right))
+        return (right, left) if self.swapped else (left, right)
 
 
 def pairwise(equation: str, size: Mapping[str, int]) -> Pairwise | None:
@@ -101,21 +105,55 @@ def pairwise(equation: str, size: Mapping[str, int]) -> Pairwise | None:
     return _matrix_product(a, b, target, size)
 
 
+class Groups(NamedTuple):
+    """The letters of a matrix product of two operands, by what becomes of them.
+
+    Attributes:
+        together: those of both operands that stay: a product for each of their values.
+        rows, columns: those of the first and of the second operand alone.
+        summed, other: those that go, in the order of the first operand and as the second has them.
+        swapped: whether the letters of the second operand come first in the result.
+    """
+
+    together: str
+    rows: str
+    columns: str
+    summed: str
+    other: str
+    swapped: bool
+
+    @classmethod
+    def of(cls, a: str, b: str, target: str) -> Groups:
+        together = "".join(c for c in target if c in a and c in b)
+        rows, columns = ("".join(c for c in target if c in term and c not in together) for term in (a, b))
+        # letters are summed in the order of the first operand; those it does not share are of size 1
+        summed = "".join(c for c in a if c not in target)
+        other = "".join(c for c in summed if c in b) + "".join(c for c in b if c not in target + summed)
+        swapped = bool(rows and columns) and target.index(columns[0]) < target.index(rows[0])
+        return cls(together, rows, columns, summed, other, swapped)
+
+    @property
+    def first(self) -> tuple[str, str, str]:
+        return (self.together, self.summed, self.rows) if self.swapped else (self.together, self.rows, self.summed)
+
+    @property
+    def second(self) -> tuple[str, str, str]:
+        return (self.together, self.columns, self.other) if self.swapped else (self.together, self.other, self.columns)
+
+    @property
+    def result(self) -> str:
+        """The letters as they lie in the result."""
+        return self.together + (self.columns + self.rows if self.swapped else self.rows + self.columns)
+
+
 def _matrix_product(a: str, b: str, target: str, size: Mapping[str, int]) -> Pairwise:
-    together = "".join(c for c in target if c in a and c in b)
-    rows, columns = ("".join(c for c in target if c in term and c not in together) for term in (a, b))
-    # letters are summed in the order of the first operand; those it does not share are of size 1
-    summed = "".join(c for c in a if c not in target)
-    other = "".join(c for c in summed if c in b) + "".join(c for c in b if c not in target + summed)
-    # the operand whose letters come first in the result is the left one
-    swapped = bool(rows and columns) and target.index(columns[0]) < target.index(rows[0])
-    order = together + (columns + rows if swapped else rows + columns)
+    groups = Groups.of(a, b, target)
     return Pairwise(
-        _grouped(a, (together, summed, rows) if swapped else (together, rows, summed), size),
-        _grouped(b, (together, columns, other) if swapped else (together, other, columns), size),
-        "bmm" if together else "mm",
-        swapped,
-        arranged(order, target, size, tuple(size[c] for c in target)),
+        _grouped(a, groups.first, size),
+        _grouped(b, groups.second, size),
+        "bmm" if groups.together else "mm",
+        groups.swapped,
+        arranged(groups.result, target, size, tuple(size[c] for c in target)),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from rankfold.flat import alike, end_to_end
+from rankfold.flat import alike
 from rankfold.gaussian import (
     Variance,
     Weight,
