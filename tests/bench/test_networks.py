@@ -1,7 +1,9 @@
 """Whole networks: a step is a real one, memory is what must be there, answers are those of the network."""
 
 import math
+import pickle
 from dataclasses import asdict
+from itertools import islice
 
 import pytest
 import torch
@@ -9,13 +11,15 @@ from torch import nn
 
 import rankfold as rf
 from rankfold.bench.contender import BAYESIAN, DENSE_WITH_SGD, FIXED, Case, Contender
+from rankfold.bench.fresh_process import Finished
 from rankfold.bench.inference import ONNX, all_settings, networks, run_inference
-from rankfold.bench.memory import run_dlrm, run_embedding
+from rankfold.bench.measure import peak_memory
+from rankfold.bench.memory import WITH_SNAPSHOTS, run_dlrm, run_embedding
 from rankfold.bench.networks import found_ranks, mnist_network
 from rankfold.bench.step import Training
 from rankfold.config import TTM
 from rankfold.experiments.task import Folding
-from rankfold.models.dlrm import DLRM
+from rankfold.models.dlrm import DLRM, tables_from
 
 CPU = torch.device("cpu")
 
@@ -90,20 +94,51 @@ def small_folding(format):
     return Folding(4, {"tables.0": ((200, 200), (2, 4))}, 0.01)
 
 
-def test_memory_of_a_whole_network_covers_what_adam_keeps():
+def measured_here(training):
+    """Without a process of its own, whose imports would hide what a small network takes."""
+    counts = []
+    peak = peak_memory(lambda: counts.append(pickle.loads(pickle.dumps(training))()), CPU)
+    return Finished(counts[0], peak)
+
+
+def test_memory_of_a_whole_network_covers_what_adam_keeps(monkeypatch):
+    monkeypatch.setattr("rankfold.bench.memory.in_fresh_process", measured_here)
     rows = list(run_dlrm(["TTM"], CPU, dense=True, make=small_dlrm, foldings=small_folding, batch=16))
-    modelled, dense, fixed, bayes = rows
+    modelled, dense, *trained = rows
     count = sum(p.numel() for p in small_dlrm().parameters())
     assert (modelled.how, modelled.peak_bytes) == ("modelled", 4 * 4 * count)
     assert (dense.library, dense.parameters) == (DENSE_WITH_SGD, count)
     assert 4 * count <= dense.peak_bytes < 8 * count  # the weights, and gradients of a few rows
-    assert [(row.library, row.format, row.how) for row in (fixed, bayes)] == [
-        (FIXED, "TTM", "profiler"),
-        (BAYESIAN, "TTM", "profiler"),
-    ]
-    for row in (fixed, bayes):
+    assert [row.library for row in trained] == [FIXED, BAYESIAN, WITH_SNAPSHOTS, BAYESIAN, WITH_SNAPSHOTS]
+    for row in trained:
+        assert (row.format, row.how) == ("TTM", "resident set")
         assert row.least_bytes == 16 * row.parameters
         assert row.least_bytes <= row.peak_bytes < dense.peak_bytes
+
+
+def test_memory_of_tables_chosen_by_their_size_is_a_case_of_its_own(monkeypatch):
+    monkeypatch.setattr("rankfold.bench.memory.in_fresh_process", measured_here)
+    rows = list(run_dlrm(["TTM"], CPU, dense=False, make=small_dlrm, foldings=small_folding, batch=16))
+    assert len({row.case for row in rows[:-2]}) == 1
+    assert {row.case for row in rows[-2:]} == {"DLRM, every table of at least 10,000 rows in TTM of rank 8, batch 16"}
+    model = rf.tensorize_(small_dlrm(), TTM(8, init_std=0.05), tables_from(10_000))
+    assert {row.parameters for row in rows[-2:]} == {sum(p.numel() for p in model.parameters())}
+    assert isinstance(model.tables[1], nn.Embedding)
+
+
+def test_a_snapshot_is_kept_while_the_next_one_is_made(monkeypatch):
+    """Parameters and two moments, a copy of all three, and the moments of the copy before; gradients are gone."""
+    monkeypatch.setattr("rankfold.bench.memory.in_fresh_process", measured_here)
+    rows = list(run_dlrm(["TTM"], CPU, dense=False, make=small_dlrm, foldings=small_folding, batch=1))
+    assert rows[3].peak_bytes >= 4 * (3 + 3 + 2) * rows[3].parameters
+    assert rows[3].peak_bytes > rows[2].peak_bytes
+
+
+def test_a_whole_network_on_a_cpu_is_a_process_of_its_own():
+    rows = run_dlrm(["CP"], CPU, dense=False, make=small_dlrm, foldings=small_folding, batch=16)
+    _, fixed = islice(rows, 2)
+    assert fixed.how == "resident set"
+    assert fixed.peak_bytes > 100 * 2**20  # torch alone
 
 
 def test_memory_of_rows_is_at_least_output_and_gradients():

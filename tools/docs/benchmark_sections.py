@@ -10,6 +10,8 @@ from typing import Any
 from rankfold.bench.aims import aims
 from rankfold.bench.cases import FORMATS
 from rankfold.bench.ceilings import Ceilings
+from rankfold.bench.contender import BAYESIAN
+from rankfold.bench.memory import DLRM_BATCH, MIN_ROWS, WITH_SNAPSHOTS
 from rankfold.bench.sheets import milliseconds, sheets
 from rankfold.experiments.tables import Grid, render
 
@@ -132,6 +134,36 @@ def _where(record: dict[str, Any], file: str) -> str:
     device = record["device"]
     threads = f", {device['threads']} threads" if device["type"] == "cpu" and record["bench"] != "inference" else ""
     return f"{device['name']}{threads}, torch {record['versions']['torch']}, from `benchmarks/{file}`."
+
+
+def dlrm_on_a_cpu() -> str:
+    """Peak memory of a process that trains DLRM: dense as computed, tensorized in every way that was measured."""
+    record = _record("memory-cpu.json")
+    rows = [row for row in record["rows"] if row["case"].startswith("DLRM")]
+    with_snapshots = {(r["case"], r["format"]): r["peak_bytes"] for r in rows if r["library"] == WITH_SNAPSHOTS}
+    dense = next(row for row in rows if row["how"] == "modelled")
+    lines = [("nothing", _NOTHING, _millions(dense), f"{_gigabytes(dense['peak_bytes'])}, computed", _NOTHING)]
+    for row in rows:
+        if row["library"] == BAYESIAN:
+            peaks = row["peak_bytes"], with_snapshots.get((row["case"], row["format"]))
+            lines.append((_tensorized(row["case"]), row["format"], _millions(row), *map(_gigabytes, peaks)))
+    headings = ("tensorized", "format", "parameters in training", "peak memory, GB", "with snapshots, GB")
+    table = render([Grid("", headings, tuple(lines))], "markdown")
+    return f"{table}\n\nBatches of {DLRM_BATCH:,}; {_where(record, 'memory-cpu.json')}"
+
+
+def _tensorized(case: str) -> str:
+    """Which tables, in words."""
+    by_size = f"every table of at least {MIN_ROWS:,} rows"
+    return f"{by_size}, as below" if by_size in case else "the five largest tables, at the paper's ranks"
+
+
+def _millions(row: dict[str, Any]) -> str:
+    return f"{row['parameters'] / 1e6:,.1f} million"
+
+
+def _gigabytes(count: int | None) -> str:
+    return _NOTHING if count is None else f"{count / 1e9:.1f}"
 
 
 def cifar10_step() -> str:

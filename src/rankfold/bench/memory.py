@@ -1,7 +1,7 @@
 """Memory: of fetching rows of a large table, and of training a whole DLRM with 4.2 billion dense parameters.
 
-Measured as in :mod:`rankfold.bench.measure`: on CUDA by the allocator's count, on the CPU from the profiler's record
-of every allocation. What does not fit is modelled, and says so.
+On CUDA by the allocator's count. On the CPU, rows from the profiler's record of every allocation, and a whole network
+by the resident set of a Python process that does nothing else. What does not fit is modelled, and says so.
 """
 
 from __future__ import annotations
@@ -19,19 +19,24 @@ from torch.optim import SGD, Adam, Optimizer
 from rankfold.bayesian_tensor import tensors_of
 from rankfold.bench.cases import FETCHED, embedding_case, with_formats
 from rankfold.bench.contender import BAYESIAN, DENSE, DENSE_WITH_SGD, FIXED, Case
+from rankfold.bench.fresh_process import in_fresh_process
 from rankfold.bench.layers import Ready, prepare
 from rankfold.bench.measure import peak_memory
 from rankfold.bench.networks import FORMAT_NAMES
-from rankfold.config import Inference
+from rankfold.config import TTM, Inference
 from rankfold.experiments.dlrm import FOLDINGS, network
 from rankfold.experiments.task import Folding
-from rankfold.models.dlrm import DLRM
+from rankfold.models.dlrm import DLRM, tables_from
 from rankfold.parameters import param_groups
 from rankfold.rank_determination import RankDetermination
 from rankfold.surgery import tensorize_
 from rankfold.surgery.materialize import materialized
 
 DLRM_BATCH = 2_048
+MIN_ROWS = 10_000
+WITH_SNAPSHOTS = f"{BAYESIAN}, with snapshots"
+# Of the tutorial on DLRM, where every table of so many rows is tensorized.
+_BY_SIZE = TTM(max_rank=8, init_std=0.05)
 _STEPS = 2  # Adam's moments come with the first
 _BYTES = 4
 # Adam keeps a parameter, its gradient and two moments.
@@ -47,7 +52,7 @@ class Row:
         peak_bytes: the most that was held at once; for a layer beyond its parameters and the output's gradient,
             for a network everything.
         least_bytes: of a layer, output and gradients of the parameters; of a network, what the optimizer keeps.
-        how: ``allocator``, ``profiler`` or ``modelled``.
+        how: ``allocator``, ``profiler``, ``resident set`` or ``modelled``.
     """
 
     case: str
@@ -58,11 +63,6 @@ class Row:
     least_bytes: int | None = None
     how: str | None = None
     note: str | None = None
-
-
-def how_measured(device: torch.device) -> str:
-    """Where the count of bytes comes from."""
-    return "allocator" if device.type == "cuda" else "profiler"
 
 
 # Rows of a table ----------------------------------------------------------------------------------------
@@ -90,7 +90,8 @@ def _embedding_row(names: tuple[str, str, str], ready: Ready, device: torch.devi
     # a sparse gradient has as many rows as the output
     gradients = output_bytes if isinstance(ready.layer, nn.Embedding) else _BYTES * count
     peak = peak_memory(ready.training(), device)
-    return Row(*names, count, peak, output_bytes + gradients, how_measured(device))
+    how = "allocator" if device.type == "cuda" else "profiler"
+    return Row(*names, count, peak, output_bytes + gradients, how)
 
 
 # A whole network ----------------------------------------------------------------------------------------
@@ -108,44 +109,76 @@ def run_dlrm(
     """Peak memory of making and training DLRM; the dense one is trained only if ``dense`` allows it.
 
     Args:
-        make: the dense network, on the meta device.
+        make: the dense network, on the meta device; a function of a module, for a new process must find it.
         foldings: how a format folds the large tables.
     """
     case = f"DLRM, training at batch {batch:,}, parameters and optimizer included"
-    on_meta = make()
-    count = sum(p.numel() for p in on_meta.parameters())
+    count = _count(make())
     kept = _ADAM_COPIES * _BYTES * count
     yield Row(case, f"{DENSE}, with Adam", "dense", count, kept, kept, "modelled", "the arrays alone, no activations")
     if dense:
-        row = _network_row(case, partial(_dense, make, device), device, batch)
-        yield replace(row, library=DENSE_WITH_SGD, least_bytes=_BYTES * count)  # SGD keeps the parameters alone
+        row = _network_row((case, DENSE_WITH_SGD, "dense"), _Training(partial(_dense, make, device), device, batch))
+        yield replace(row, least_bytes=_BYTES * count)  # SGD keeps the parameters alone
     modes: tuple[tuple[Inference, str], ...] = (("fixed", FIXED), ("bayes", BAYESIAN))
     for format in formats:
         for inference, library in modes:
             build = partial(_tensorized, make, foldings(format), format, inference, device)
-            yield replace(_network_row(case, build, device, batch), library=library, format=format)
+            yield _network_row((case, library, format), _Training(build, device, batch))
+    if "TTM" in formats:
+        build = partial(_tensorized, make, foldings("TTM"), "TTM", "bayes", device)
+        yield _network_row((case, WITH_SNAPSHOTS, "TTM"), _Training(build, device, batch, snapshots=True))
+        yield from _every_large_table(make, device, batch)
 
 
-def _network_row(case: str, build: Callable[[], nn.Module], device: torch.device, batch: int) -> Row:
+def _every_large_table(make: Callable[[], nn.Module], device: torch.device, batch: int) -> Iterator[Row]:
+    case = f"DLRM, every table of at least {MIN_ROWS:,} rows in TTM of rank {_BY_SIZE.max_rank}, batch {batch:,}"
+    training = _Training(partial(_tensorized_by_size, make, device), device, batch)
+    yield _network_row((case, BAYESIAN, "TTM"), training)
+    yield _network_row((case, WITH_SNAPSHOTS, "TTM"), replace(training, snapshots=True))
+
+
+@dataclass(frozen=True)
+class _Training:
+    """To make a network and train it for some steps; it can be sent to another process."""
+
+    build: Callable[[], nn.Module]
+    device: torch.device
+    batch: int
+    snapshots: bool = False
+
+    def __call__(self) -> int:
+        """How many parameters are trained."""
+        model = self.build().train()
+        _train(model, self.device, self.batch, self.snapshots)
+        return _count(model)
+
+
+def _network_row(names: tuple[str, str, str], training: _Training) -> Row:
+    if training.device.type == "cuda":
+        count, peak, how = *_on_cuda(training), "allocator"
+    else:
+        done = in_fresh_process(training)
+        count, peak, how = done.value, done.peak_bytes, "resident set"
+    return Row(*names, count, peak, _ADAM_COPIES * _BYTES * count, how)
+
+
+def _on_cuda(training: _Training) -> tuple[int, int]:
+    """Parameters and peak."""
     counts: list[int] = []
-
-    def train() -> None:
-        model = build().train()
-        counts.append(sum(p.numel() for p in model.parameters()))
-        _train(model, device, batch)
-
     gc.collect()  # what is freed during the call must not hide what it needs
-    peak = peak_memory(train, device)
-    return Row(case, DENSE, "dense", counts[0], peak, _ADAM_COPIES * _BYTES * counts[0], how_measured(device))
+    peak = peak_memory(lambda: counts.append(training()), training.device)
+    return counts[0], peak
 
 
-def _train(model: nn.Module, device: torch.device, batch: int) -> None:
+def _train(model: nn.Module, device: torch.device, batch: int, snapshots: bool) -> None:
     tensors = tensors_of(model)
     optimizer: Optimizer = Adam(param_groups(model), fused=True) if tensors else SGD(model.parameters(), lr=0.1)
     ranks = None
     if any(tensor.has_prior for tensor in tensors.values()):
+        # a snapshot after every step: the second is made, moments and all, while the first is kept
+        check_every = 1 if snapshots else _NEVER
         ranks = RankDetermination(
-            model, optimizer, num_data=_NEVER, warmup_steps=_NEVER, check_every=_NEVER, snapshots=False
+            model, optimizer, num_data=_NEVER, warmup_steps=_NEVER, check_every=check_every, snapshots=snapshots
         )
     numbers, categories, clicks = _examples(model, device, batch)
     for _ in range(_STEPS):
@@ -180,3 +213,11 @@ def _tensorized(
     make: Callable[[], nn.Module], folding: Folding, format: str, inference: Inference, device: torch.device
 ) -> nn.Module:
     return tensorize_(make(), None, overrides=folding.configs(FORMAT_NAMES[format], inference)).to(device)
+
+
+def _tensorized_by_size(make: Callable[[], nn.Module], device: torch.device) -> nn.Module:
+    return tensorize_(make(), _BY_SIZE, tables_from(MIN_ROWS)).to(device)
+
+
+def _count(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
+from rich.console import Console
 from rich.text import Text
 
 from rankfold.bench.cases import Sizes, all_cases, conv_case, embedding_cases, linear_cases, with_formats
 from rankfold.bench.contender import Case
+from rankfold.bench.fresh_process import ProcessFailed
 from rankfold.bench.inference import all_settings, networks, run_inference
 from rankfold.bench.layers import run_case
 from rankfold.bench.memory import embedding_memory_cases, run_dlrm, run_embedding
@@ -180,8 +182,9 @@ def memory(
     For rows, *peak* is what forward + backward holds at most beyond parameters, indices and the output's gradient,
     and *least* is output and gradients. For DLRM, *peak* is everything, from nothing to the second training step, and
     *least* is what its optimizer keeps. *how*: `allocator` is the count of CUDA's allocator, `profiler` adds up every
-    allocation that torch made on the CPU, `modelled` was computed and not run. DLRM takes 2 GB on the CPU; dense
-    and on CUDA, 18 GB.
+    allocation that torch made on the CPU, `resident set` is the largest that a Python process of its own was, with all
+    libraries in it, and `modelled` was computed and not run. *With snapshots* a state to return to is kept after every
+    step. DLRM takes 3 GB on the CPU; dense and on CUDA, 18 GB.
     """
     session = Session.start("memory", device, out, as_json=as_json, threads=threads)
     chosen, on_cuda = chosen_formats(formats), session.device.type == "cuda"
@@ -190,7 +193,11 @@ def memory(
         for case in embedding_memory_cases(chosen, dense_table or on_cuda)
     ]
     jobs.append(("DLRM", lambda: run_dlrm(chosen, session.device, dense=on_cuda)))
-    session.run(_with(only, jobs))
+    try:
+        session.run(_with(only, jobs))
+    except ProcessFailed as error:
+        Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from error
 
 
 @bench.command()

@@ -73,8 +73,23 @@ def start_measuring_memory(device: torch.device) -> None:
 
 def peak_memory(device: torch.device) -> dict[str, int]:
     """Peak bytes: what torch allocated on the GPU in this run, and the largest this process ever was."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    peak = {"process_bytes": unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}
+    peak = {"process_bytes": peak_resident_set()}
     if device.type == "cuda":
         peak["device_bytes"] = torch.cuda.max_memory_allocated(device)
     return peak
+
+
+def peak_resident_set() -> int:
+    """The most bytes of memory that this process ever had.
+
+    Linux lets ``ru_maxrss`` of a new process begin with the peak of its parent; ``VmHWM`` is that of the process alone.
+    """
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        if line.startswith("VmHWM:"):
+            return 1024 * int(line.split()[1])
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

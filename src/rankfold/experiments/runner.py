@@ -6,8 +6,7 @@ import multiprocessing
 import os
 import signal
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -17,6 +16,7 @@ from typing import Any, final
 
 import torch
 
+from rankfold.experiments.interrupts import ignored_by_new_processes
 from rankfold.experiments.planning import Schedule
 from rankfold.experiments.results import Places, Run
 from rankfold.experiments.run import perform
@@ -101,7 +101,7 @@ class _Worker:
         self.run: Run | None = None
         arguments = (theirs, self.stopping, places, device, jobs)
         self.process: BaseProcess = context.Process(target=_work, args=arguments, daemon=True)
-        with _ignored_by_new_processes():
+        with ignored_by_new_processes():
             self.process.start()
         theirs.close()
 
@@ -168,16 +168,6 @@ def _hand_out(schedule: Schedule, workers: list[_Worker], new: Callable[[], _Wor
         if not idle:
             workers.append(new())
         (idle or workers)[-1].start(run)
-
-
-@contextmanager
-def _ignored_by_new_processes() -> Iterator[None]:
-    """Ctrl-C is the parent's business; a process takes over what is ignored when it starts."""
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
 
 
 def _work(connection: Connection, stopping: Flag, places: Places, device: torch.device, jobs: int) -> None:
