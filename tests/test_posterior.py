@@ -132,15 +132,23 @@ def test_every_entry_starts_at_the_given_std():
 
 @pytest.mark.parametrize("kinds", [("gaussian", "gaussian"), ("gaussian", "point"), ("point", "point")], ids=str)
 @pytest.mark.parametrize("training", [True, False])
-def test_drawn_together_is_drawn_one_after_the_other(kinds, training):
+def test_what_is_drawn_together_has_noise_of_its_own(kinds, training):
+    """Samples are μ + σ z with one z for every entry, and so are their gradients; points and means are themselves."""
     posteriors = [make(kind).train(training) for kind in kinds]
-    results = []
-    for draw in (drawn, lambda parts: [part() for part in parts]):
-        torch.manual_seed(5)
-        samples = [sample for group in draw(posteriors) for sample in group]
-        parameters = [p for posterior in posteriors for p in posterior.parameters()]
-        results.append([*samples, *torch.autograd.grad(flat_sum(samples), parameters, materialize_grads=True)])
-    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+    groups = drawn(posteriors)
+    noise = []
+    for posterior, samples in zip(posteriors, groups, strict=True):
+        assert [sample.shape for sample in samples] == [mean.shape for mean in posterior.mean]
+        if isinstance(posterior, PointPosterior) or not training:
+            assert torch.equal(flat(samples), flat(posterior.mean))
+            continue
+        z = (flat(samples) - flat(posterior.mean)) / flat(posterior.log_std).exp()
+        noise += z.tolist()
+        by_mean = torch.autograd.grad(flat_sum(samples), list(posterior.mean), retain_graph=True)
+        by_log_std = torch.autograd.grad(flat_sum(samples), list(posterior.log_std), retain_graph=True)
+        torch.testing.assert_close(flat(by_mean), torch.ones_like(z))
+        torch.testing.assert_close(flat(by_log_std), (flat(samples) - flat(posterior.mean)).detach())
+    assert len(set(noise)) == len(noise)
 
 
 def flat_sum(tensors):
