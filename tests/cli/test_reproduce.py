@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from data.criteo.fake import fake_lines
 from experiments.tiny import write_data, write_table
 from full_disk import short_of_space
 from rich.console import Console
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 from rankfold.cli.main import app
 from rankfold.cli.reproduce_screen import Board
+from rankfold.experiments import memory_check
 from rankfold.experiments.planning import Schedule
 from rankfold.experiments.results import Run
 from rankfold.experiments.runner import Event
@@ -43,6 +45,40 @@ def invoke(folder, tmp_path):
         return CliRunner().invoke(app, [command, "tiny", *map(str, [*arguments, *places])])
 
     return call
+
+
+@pytest.fixture
+def criteo(tmp_path):
+    """Run rows of DLRM on a file of this name, beside the stored results."""
+
+    def call(name, *rows):
+        (tmp_path / name).write_bytes(b"\n".join(fake_lines(14)))
+        stored = ["--experiments", EXPERIMENTS, "--results", EXPERIMENTS.parent / "results", "--device", "cpu"]
+        options = ["--seeds", "1", "--no-verify", "--runs", tmp_path / "runs", "--data", tmp_path / name, *stored]
+        return CliRunner().invoke(app, ["reproduce", "dlrm", *rows, *map(str, options)])
+
+    return call
+
+
+def test_results_of_other_data_are_no_results_of_these(criteo, monkeypatch):
+    """A dense network that does not fit is refused, where there would be nothing to do with a result."""
+    monkeypatch.setattr(memory_check, "memory_of", lambda device: 24e9)
+    assert "Nothing to do: 1 run has a result in" in criteo("criteo-kaggle-w261-sample.tsv", "dense").output
+    for name in ("train.txt", "mine.tsv"):
+        refused = criteo(name, "dense", "ttm-fr")
+        assert refused.exit_code == 2
+        said = " ".join(refused.output.replace("│", " ").split())
+        assert "rows that train the dense network (dense) need 69 GB for its 4,322,224,385 parameters with Adam" in said
+        assert "cpu has 24 GB; name the rows to run: ttm-fr" in said
+
+
+def test_data_that_are_named_must_be_there(tmp_path):
+    stored = ["--experiments", str(EXPERIMENTS), "--results", str(EXPERIMENTS.parent / "results")]
+    refused = CliRunner().invoke(
+        app, ["reproduce", "dlrm", "ttm-fr", "--seeds", "1", "--data", str(tmp_path / "none.txt"), *stored]
+    )
+    assert refused.exit_code == 2
+    assert "criteo is not here" in refused.output
 
 
 def test_one_row_is_run_once_and_shown(invoke, tmp_path):

@@ -7,7 +7,7 @@ from torch import nn
 
 import rankfold as rf
 from rankfold.data.criteo import KAGGLE_SIZES
-from rankfold.data.errors import DamagedData
+from rankfold.data.errors import DamagedData, MissingData
 from rankfold.experiments import dlrm, dlrm_planted
 from rankfold.experiments.spec import Spec
 
@@ -77,6 +77,22 @@ def test_extra_rows_are_for_training_only(folder):
     assert len(extra.train) == len(plain.train) + 30
     assert torch.equal(extra.train.labels[:120], plain.train.labels)
     assert torch.equal(extra.evaluation.inputs[1], plain.evaluation.inputs[1])
+
+
+def test_extra_rows_that_are_not_there_are_missed(folder):
+    sample = folder / "criteo" / "criteo-kaggle-w261-sample.tsv"
+    with pytest.raises(MissingData, match=r"there are no extra rows beside .*; name the folder that has"):
+        dlrm.EXTRA_TASK.find(sample)
+    with pytest.raises(MissingData, match="no extra rows"):
+        dlrm.EXTRA_TASK.load("test", CPU, sample, False)
+
+
+def test_other_data_than_the_samples_have_a_name(folder, tmp_path):
+    assert dlrm.TASK.edition(folder) is None
+    (tmp_path / "mine.tsv").touch()
+    assert dlrm.TASK.edition(tmp_path / "mine.tsv") == "mine"
+    (folder / "criteo" / "train.txt.gz").touch()
+    assert dlrm.TASK.edition(folder) == "whole"
 
 
 def test_only_published_files_pass_verification(folder, tmp_path):

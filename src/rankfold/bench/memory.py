@@ -175,7 +175,7 @@ def _train(model: nn.Module, device: torch.device, batch: int, snapshots: bool) 
     optimizer: Optimizer = Adam(param_groups(model), fused=True) if tensors else SGD(model.parameters(), lr=0.1)
     ranks = None
     if any(tensor.has_prior for tensor in tensors.values()):
-        # a snapshot after every step: the second is made, moments and all, while the first is kept
+        # a snapshot after every step: the second has Adam's moments in it
         check_every = 1 if snapshots else _NEVER
         ranks = RankDetermination(
             model, optimizer, num_data=_NEVER, warmup_steps=_NEVER, check_every=check_every, snapshots=snapshots

@@ -17,10 +17,12 @@ from rankfold.cli.reproduce_screen import Board, final_lines
 from rankfold.cli.stopping import exit_code, nothing_written_yet, patience, stop_requests
 from rankfold.cli.writing import check_folder
 from rankfold.data.errors import DamagedData, MissingData
+from rankfold.experiments.memory_check import check_memory
 from rankfold.experiments.planning import Request, Schedule, schedule
 from rankfold.experiments.registry import task_named
 from rankfold.experiments.results import Places
 from rankfold.experiments.runner import Event, execute
+from rankfold.experiments.spec import task_name
 
 FAILED = 1
 _DEFAULT = Places()
@@ -49,8 +51,9 @@ def reproduce(
     """Run the rows of a table that have no result yet, and the rows they need.
 
     One run writes one file, `results/<table>/<row>-seed<k>.json`. Ctrl-C stops after the current epoch and
-    keeps a checkpoint; the same command goes on from there. Ctrl-C again stops at once. Results of `--quick`
-    and `--validation` are kept in folders of their own. `rankfold table` shows what there is.
+    keeps a checkpoint; the same command goes on from there. Ctrl-C again stops at once. Results of `--quick`,
+    `--validation` and other data than the published ones are kept in folders of their own. `rankfold table` shows
+    what there is.
 
     Exit codes: 0 all runs have results, 1 some failed, 2 the request is wrong, 130 stopped by Ctrl-C,
     143 by SIGTERM, which does the same.
@@ -58,9 +61,9 @@ def reproduce(
     console = Console()
     chosen = chosen_device(device)
     places = Places(experiments, results, runs, data, verify)
-    request = Request(table, rows or [], seeds or (1 if quick else 3), quick, validation)
     with nothing_written_yet():
-        plan = _schedule(request, places)
+        request = Request(table, rows or [], seeds or (1 if quick else 3), quick, validation, _edition(table, places))
+        plan = _schedule(request, places, chosen)
     board = Board(plan)
     try:
         if plan.waiting:
@@ -78,7 +81,20 @@ def reproduce(
         raise typer.Exit(FAILED)
 
 
-def _schedule(request: Request, places: Places) -> Schedule:
+def _edition(table: str, places: Places) -> str | None:
+    """What sets the data apart from the published ones; those that nobody has named may be missing."""
+    try:
+        task = task_named(task_name(places.experiments / table))
+        return None if task.edition is None else task.edition(places.data)
+    except (MissingData, DamagedData) as error:
+        if places.data is None:
+            return None
+        raise typer.BadParameter(str(error)) from error
+    except (ValueError, FileNotFoundError):
+        return None  # there is no such table, which is said when its rows are looked for
+
+
+def _schedule(request: Request, places: Places, device: torch.device) -> Schedule:
     """The plan, or an error about the request."""
     try:
         plan = schedule(request, places)
@@ -87,6 +103,7 @@ def _schedule(request: Request, places: Places) -> Schedule:
             task = task_named(plan.waiting[0].task_name)
             if task.find is not None:
                 task.find(places.data)
+            check_memory(plan.waiting, task, device)
     except (ValueError, FileNotFoundError, MissingData, DamagedData) as error:
         raise typer.BadParameter(str(error)) from error
     return plan

@@ -112,7 +112,10 @@ def final_lines(plan: Schedule, board: Board, folder: Path) -> Iterator[str]:
     counts = "1 run has a result" if one else f"{len(plan.finished)} runs have results"
     counts += f", {len(plan.failures)} failed" if plan.failures else ""
     if board.new == 0 and not plan.failures:
-        yield f"Nothing to do: {'' if one else 'all '}{counts} in {folder}."
+        yield (
+            f"Nothing to do: {'' if one else 'all '}{counts} in {folder}. "
+            f"To run one again move its file away, or name another folder with --results."
+        )
     else:
         known = f" ({old} from before)" if old > 0 and not plan.failures else ""
         yield f"{counts}{known}, in {folder}; {_clock(seconds)}."

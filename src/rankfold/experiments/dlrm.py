@@ -16,7 +16,8 @@ from torch import nn
 
 from rankfold.data.criteo import KAGGLE_SIZES, Criteo, Tables, find_files, prepare, seventh
 from rankfold.data.criteo.progress_bar import ProgressBar
-from rankfold.data.criteo.published import check_published
+from rankfold.data.criteo.published import check_names, check_published, edition
+from rankfold.data.errors import MissingData
 from rankfold.experiments.clicks import click_loss, evaluate
 from rankfold.experiments.spec import FormatName, Split
 from rankfold.experiments.task import Data, Examples, Folding, Task
@@ -71,17 +72,34 @@ def load(
 
     Args:
         folder: the file itself, ``train.txt`` plain or packed, or a folder that has it.
-        extra: train on the extra rows as well, where there are some.
+        extra: train on the extra rows as well.
     """
-    files = find_files(folder)
+    files = find_files_with_extra(folder) if extra else find_files(folder)
+    if verify:
+        check_names(files)
     data = prepare(files, tables=Tables(KAGGLE_SIZES, hashing="large"), progress=ProgressBar())
     if verify:
         check_published(files, data.file_rows)
     looked_at = seventh(data.file_rows[0], 7 if split == "test" else 6)
     parts = [slice(0, looked_at.start)]
-    if extra and len(data.file_rows) > 1:
+    if extra:
         parts.append(slice(data.file_rows[0], len(data)))
     return Data(_examples(data, parts, device), _examples(data, [looked_at], device))
+
+
+def find_files_with_extra(folder: Path | None = None) -> list[Path]:
+    """Rows in time order, and the extra ones."""
+    files = find_files(folder)
+    if len(files) < 2:
+        raise MissingData(
+            f"there are no extra rows beside {files[0]}; name the folder that has criteo-kaggle-w261-sample.tsv and "
+            f"criteo-kaggle-extra.tsv, plain, .gz or .xz, with --data"
+        )
+    return files
+
+
+def _edition(folder: Path | None) -> str | None:
+    return edition(find_files(folder))
 
 
 def _examples(data: Criteo, parts: list[slice], device: torch.device) -> Examples:
@@ -102,5 +120,6 @@ TASK = Task(
     counted="layers",
     too_large=True,
     find=find_files,
+    edition=_edition,
 )
-EXTRA_TASK = replace(TASK, load=partial(load, extra=True))
+EXTRA_TASK = replace(TASK, load=partial(load, extra=True), find=find_files_with_extra)

@@ -22,6 +22,7 @@ class Request:
         seeds: 0 to ``seeds − 1``.
         quick: few epochs; results are kept apart.
         validation: train on a part of the training images and look at the rest; results are kept apart.
+        edition: of other data than the published ones; results are kept apart.
     """
 
     table: str
@@ -29,10 +30,12 @@ class Request:
     seeds: int = 3
     quick: bool = False
     validation: bool = False
+    edition: str | None = None
 
     def places(self, places: Places) -> Places:
         """Where the results of this request belong."""
-        return places.apart(*self.variant) if self.variant else places
+        apart = (self.edition, *self.variant) if self.edition else self.variant
+        return places.apart(*apart) if apart else places
 
     @property
     def variant(self) -> tuple[str, ...]:

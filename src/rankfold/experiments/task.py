@@ -139,6 +139,7 @@ class Task:
         too_large: whether a dense network is too much for the memory of most machines. It is then made only where
             the method is to train it, and never saved.
         find: raises an error if the data are not in the folder.
+        edition: what sets the data in the folder apart from the published ones, as a name; ``None`` if nothing does.
         needs: what a run asks of the machine, where that is more than most have.
     """
 
@@ -153,6 +154,7 @@ class Task:
     counted: Literal["network", "layers"] = "network"
     too_large: bool = False
     find: Callable[[Path | None], object] | None = None
+    edition: Callable[[Path | None], str | None] | None = None
     needs: str | None = None
 
     def tensor_configs(

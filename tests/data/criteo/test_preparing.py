@@ -63,6 +63,17 @@ def test_several_files_are_one_data_set(file, tmp_path):
     assert torch.equal(data.labels[:120], prepare([file]).labels)
 
 
+def test_one_file_needs_no_list(file, tmp_path):
+    one, several = prepare(str(file), cache=tmp_path / "one"), prepare([file], cache=tmp_path / "several")
+    assert torch.equal(one.categories, several.categories)
+
+
+def test_a_file_without_rows_is_refused(tmp_path):
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(DamagedData, match=r"empty\.txt has no rows; expected lines in the Criteo format"):
+        prepare(tmp_path / "empty.txt")
+
+
 def test_it_is_done_once(file, tmp_path, monkeypatch):
     first = prepare([file], tmp_path / "cache")
     seen = []

@@ -72,7 +72,7 @@ class _Tally:
 
 
 def prepare(
-    files: Sequence[str | os.PathLike[str]],
+    files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str],
     cache: str | os.PathLike[str] | None = None,
     *,
     tables: Tables | None = None,
@@ -82,13 +82,15 @@ def prepare(
     """The data set in text ``files``; what was prepared before, with the same settings, is only opened.
 
     Args:
-        files: in the Criteo Kaggle format, plain or packed by gzip or xz; rows keep their order.
+        files: one or several in the Criteo Kaggle format, plain or packed by gzip or xz; rows keep their order.
         cache: the folder for arrays; beside the first file if left out, or below ``~/.cache`` where that cannot be
             written to. They take 157 bytes a row.
         tables: how categories become rows of tables; a vocabulary of all values if left out.
         max_malformed: lines that may be left out because they are not of the format. More are an error.
         progress: called after every block.
     """
+    if isinstance(files, str | os.PathLike):
+        files = [files]
     if not files:
         raise ValueError("files must name at least one file, got none")
     paths = [Path(file).expanduser() for file in files]
@@ -99,6 +101,8 @@ def prepare(
     data = Criteo.open(folder)
     if data.malformed > max_malformed:
         raise DamagedData(f"{data.malformed} malformed lines, but max_malformed is {max_malformed}: {data.examples[0]}")
+    if len(data) == 0:
+        raise DamagedData(f"{', '.join(map(str, paths))} has no rows; expected lines in the Criteo format")
     return data
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from rankfold.data.errors import DamagedData
 
+_WHOLE = "train.txt"
 # Rows of the whole Kaggle file and of the two samples; samples are checked by the sha256 of their packed files, too.
-_ROWS = {"train.txt": 45_840_617, "criteo-kaggle-w261-sample.tsv": 137_139, "criteo-kaggle-extra.tsv": 63_008}
+_ROWS = {_WHOLE: 45_840_617, "criteo-kaggle-w261-sample.tsv": 137_139, "criteo-kaggle-extra.tsv": 63_008}
 _SHA256 = {
     "criteo-kaggle-w261-sample.tsv.xz": "1940417309852d8b8b19d5c7763cd4ed373f52f28134c7c650d12cafa402be1a",
     "criteo-kaggle-extra.tsv.xz": "cfc49ee189bfe82b4c9f38726e6be6a9ed1edebd977e66d9ee2df88859ffb1a8",
@@ -17,15 +18,37 @@ _SHA256 = {
 _TRY_ANYWAY = "give --no-verify to use it as it is"
 
 
+def edition(files: Sequence[Path]) -> str | None:
+    """What to call other data than the published samples: the whole file of the challenge, or some other file.
+
+    >>> edition([Path("criteo/train.txt.gz")]), edition([Path("mine.tsv")])
+    ('whole', 'mine')
+    """
+    name = _unpacked_name(files[0])
+    if name == _WHOLE:
+        return "whole"
+    return None if name in _ROWS else Path(name).stem
+
+
+def check_names(files: Sequence[Path]) -> None:
+    """Refuse files of other names than the published ones; that takes no time, however long they are."""
+    for path in files:
+        if _unpacked_name(path) not in _ROWS:
+            raise DamagedData(f"{path} is none of the published files, {', '.join(_ROWS)}; {_TRY_ANYWAY}")
+
+
 def check_published(files: Sequence[Path], file_rows: Sequence[int]) -> None:
     """Refuse files of other names, other sizes or, where it is known, another checksum."""
+    check_names(files)
     for path, rows in zip(files, file_rows, strict=True):
-        expected = _ROWS.get(path.name.removesuffix(".gz").removesuffix(".xz"))
-        if expected is None:
-            raise DamagedData(f"{path} is none of the published files, {', '.join(_ROWS)}; {_TRY_ANYWAY}")
+        expected = _ROWS[_unpacked_name(path)]
         if rows != expected:
             raise DamagedData(f"{path} has {rows:,} rows, expected {expected:,}; {_TRY_ANYWAY}")
         check_checksum(path)
+
+
+def _unpacked_name(path: Path) -> str:
+    return path.name.removesuffix(".gz").removesuffix(".xz")
 
 
 def has_checksum(path: Path) -> bool:
