@@ -31,7 +31,14 @@ def table(
     experiments: Annotated[Path, typer.Option(help="Folder of the tables.")] = _DEFAULT.experiments,
     results: Annotated[Path, typer.Option(help="Folder of the result files.")] = _DEFAULT.results,
 ) -> None:
-    """Show our results of a table beside the paper's, averaged over seeds, and which targets are met."""
+    """Show our results of a table beside the paper's, averaged over seeds, and which targets are met.
+
+    *FR* trains at a fixed rank. *TC* trains a dense network, compresses it at the maximum rank (*MR*) or at the ranks
+    that ARD-LU has found (*OR*), and tunes it. *ARD* finds its ranks, with a log-uniform (*LU*) or half-Cauchy (*HC*)
+    prior. A *bar* is what a row must reach, a *goal* what it should. One AUC is not below another if the interval of
+    their difference, by a paired bootstrap over the seeds that both have, reaches zero. What the tables mean is said
+    in docs/results.
+    """
     request, places = Request(name, quick=quick, validation=validation), Places(experiments, results)
     try:
         summary = summarize(request, places)
