@@ -143,6 +143,16 @@ def test_a_better_dense_network_lifts_the_accuracies_wanted_beside_it(places, de
     }
 
 
+@pytest.mark.parametrize(("accuracy", "found", "met"), [(0.8951, "0.49 %", True), (0.8949, "0.51 %", False)])
+def test_an_accuracy_may_be_so_much_below_the_dense_one(places, accuracy, found, met):
+    request = Request("ngram")
+    leave_result(places, "dense", 0, accuracy=0.9, final=1_296_797_056, request=request)
+    leave_result(places, "cp-ard-lu", 0, accuracy=accuracy, final=10_000, request=request)
+    (target,) = summarize(request, places).targets
+    assert (target.row, target.found, target.met) == ("cp-ard-lu", found, met)
+    assert target.wanted == "accuracy at most 0.5 % below that of dense"
+
+
 def test_ranks_of_several_layers_are_told_apart(places):
     request = Request("dlrm-planted")
     spec = read_rows(places.experiments / "dlrm-planted")["tt-ard-lu"]

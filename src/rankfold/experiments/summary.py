@@ -138,6 +138,8 @@ def _targets(rows: Sequence[Row], wanted: Mapping[str, Any]) -> list[Target]:
     for row in found:
         for level, point in wanted.get(row.spec.format or "", {}).items():
             targets.append(_size_target(row, level, point, higher))
+    if "accuracy" in wanted and dense is not None:
+        targets += [_accuracy_target(row, dense, wanted["accuracy"]["below_dense"]) for row in found]
     targets += [_rank_target(row, wanted["ranks"][row.spec.format]) for row in found if "ranks" in wanted]
     for row in found:
         targets += _auc_targets(row, rows, wanted.get("auc", {}))
@@ -159,6 +161,12 @@ def _size_target(row: Row, level: str, point: Mapping[str, float], higher: float
         f"{accuracy.mean:.2f} % at {final.mean:,.0f}",
         accuracy.mean >= least and final.mean <= point["parameters"],
     )
+
+
+def _accuracy_target(row: Row, dense: float, most: float) -> Target:
+    assert row.accuracy is not None
+    below = dense - row.accuracy.mean
+    return Target(row.name, f"accuracy at most {most:g} % below that of dense", f"{below:.2f} %", below <= most)
 
 
 def _percent(accuracy: float) -> str:
