@@ -249,5 +249,6 @@ def _with(only: str, named: Sequence[tuple[str, _T]]) -> list[tuple[str, _T]]:
     """Those with ``only`` in their name."""
     kept = [(name, value) for name, value in named if only.lower() in name.lower()]
     if not kept:
-        raise typer.BadParameter(f"no case has {only!r} in its name; leave --only out to run all", param_hint="--only")
+        names = "; ".join(name for name, _ in named)
+        raise typer.BadParameter(f"no case has {only!r} in its name; the cases are: {names}", param_hint="--only")
     return kept

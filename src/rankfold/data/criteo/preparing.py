@@ -67,7 +67,7 @@ class _Tally:
             shown = "\n  ".join(self.examples)
             raise DamagedData(
                 f"more than {self.limit} malformed lines, so this may not be a file in the Criteo format; the first "
-                f"are\n  {shown}\nMend the file, or allow more with max_malformed"
+                f"are\n  {shown}\nMend the file, or allow more with prepare(..., max_malformed=...)"
             )
 
 
@@ -153,7 +153,8 @@ def _prepare(paths: Sequence[Path], folder: Path, tables: Tables, tally: _Tally,
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     if tally.count:
-        warnings.warn(f"{tally.count} malformed lines were left out, the first: {tally.examples[0]}", stacklevel=3)
+        lines = "1 malformed line was" if tally.count == 1 else f"{tally.count} malformed lines were"
+        warnings.warn(f"{lines} left out, the first: {tally.examples[0]}", stacklevel=3)
 
 
 def _encoders(paths: Sequence[Path], tables: Tables, tally: _Tally, report: Report) -> list[Lookup | Hash]:
