@@ -141,12 +141,8 @@ def plan(equation: str, shapes: Shapes) -> Plan:
     size = dict(_letter_sizes(terms, shapes))
     found = cheapest_steps(terms, output, size)
     unknown = size | dict.fromkeys(BATCH, -1)
-    steps, live = [], list(range(len(terms)))
-    for number, step in enumerate(found, start=len(terms)):
-        positions = tuple(live.index(n) for n in step.numbers)
-        steps.append(Step(positions, step.equation, pairwise(step.equation, unknown)))
-        live = [n for n in live if n not in step.numbers] + [number]
-    return Plan(tuple(steps), sum(step.cost for step in found), sum(step.entries for step in found))
+    steps = tuple(Step(step.positions, step.equation, pairwise(step.equation, unknown)) for step in found)
+    return Plan(steps, sum(step.cost for step in found), sum(step.entries for step in found))
 
 
 def _planned_shapes(equation: str, operands: Sequence[Tensor]) -> Shapes:

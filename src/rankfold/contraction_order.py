@@ -33,17 +33,17 @@ _MOST_TURNED = 12
 Order = int | tuple["Order", "Order"]
 
 
-class Step(NamedTuple):
-    """One pairwise contraction.
+class Contraction(NamedTuple):
+    """A step of an order: two tensors are contracted, and their result goes behind those that are left.
 
     Attributes:
-        numbers: of its two operands; results of steps are numbered on from the operands of the network.
+        positions: of the two among all that are left.
         equation: such as ``ab,bc->ac``.
         cost: in operations.
         entries: of the result.
     """
 
-    numbers: tuple[int, int]
+    positions: tuple[int, int]
     equation: str
     cost: float
     entries: int
@@ -57,7 +57,7 @@ class _Part(NamedTuple):
     number: int
 
 
-def cheapest_steps(terms: Sequence[str], output: str, size: Mapping[str, int]) -> list[Step]:
+def cheapest_steps(terms: Sequence[str], output: str, size: Mapping[str, int]) -> list[Contraction]:
     """The steps of the cheapest order that is found for at least two terms."""
 
     def cost(order: Order) -> float:
@@ -72,9 +72,10 @@ def cheapest_steps(terms: Sequence[str], output: str, size: Mapping[str, int]) -
     return steps_of(best, terms, output, size)
 
 
-def steps_of(order: Order, terms: Sequence[str], output: str, size: Mapping[str, int]) -> list[Step]:
+def steps_of(order: Order, terms: Sequence[str], output: str, size: Mapping[str, int]) -> list[Contraction]:
     """The pairwise steps of an order."""
-    steps: list[Step] = []
+    steps: list[Contraction] = []
+    left = list(range(len(terms)))  # numbers of tensors; results are numbered on from the terms
 
     def visit(order: Order, outside: str) -> _Part:
         """Contract a part of the network; ``outside`` are all letters of the rest and of the output."""
@@ -86,11 +87,14 @@ def steps_of(order: Order, terms: Sequence[str], output: str, size: Mapping[str,
         a, b = sorted(parts, key=lambda part: (BATCH not in part.letters, output[-1:] in part.letters, part.number))
         is_last = len(steps) == len(terms) - 2
         target = output if is_last else _laid_out(a.letters, b.letters, set(outside))
-        memory, cost = _contraction(a, b, target, size)
+        memory, cost = _memory_and_cost(a, b, target, size)
         if is_last and _without_ones(memory, size) != _without_ones(output, size):
             cost += _copy_cost(output, size)
-        steps.append(Step((a.number, b.number), f"{a.letters},{b.letters}->{target}", cost, _entries(target, size)))
-        return _Part(target, memory, len(terms) + len(steps) - 1)
+        positions, number = (left.index(a.number), left.index(b.number)), len(terms) + len(steps)
+        left[:] = [n for n in left if n not in (a.number, b.number)] + [number]
+        equation = f"{a.letters},{b.letters}->{target}"
+        steps.append(Contraction(positions, equation, cost, _entries(target, size)))
+        return _Part(target, memory, number)
 
     visit(order, output)
     return steps
@@ -169,7 +173,7 @@ def _laid_out(a: str, b: str, wanted: set[str]) -> str:
     return "".join(sorted(letters, key=lambda c: (c != BATCH, c in a and c in b)))
 
 
-def _contraction(a: _Part, b: _Part, target: str, size: Mapping[str, int]) -> tuple[str, float]:
+def _memory_and_cost(a: _Part, b: _Part, target: str, size: Mapping[str, int]) -> tuple[str, float]:
     """How the result lies in memory, and the time that takes, copies of the operands included."""
     cost = step_cost(a.letters, b.letters, target, size)
     if set(a.letters) & set(b.letters) <= set(target):  # a product of entries

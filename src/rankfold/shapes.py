@@ -58,10 +58,14 @@ class Folding:
         """The share of entries that exist only as padding, relative to ``size``."""
         return self.padded_size / self.size - 1.0
 
+    def pad(self, x: Tensor) -> Tensor:
+        """Rows (…, size) with zeros behind them, (…, padded_size)."""
+        extra = self.padded_size - self.size
+        return F.pad(x, (0, extra)) if extra else x
+
     def fold(self, x: Tensor) -> Tensor:
         """Rows (B, size) as tensors (B, *dims), padded with zeros where that is more."""
-        extra = self.padded_size - self.size
-        return (F.pad(x, (0, extra)) if extra else x).reshape(-1, *self.dims)
+        return self.pad(x).reshape(-1, *self.dims)
 
     def unfold(self, x: Tensor) -> Tensor:
         """Tensors (B, *dims) as rows (B, size), without their padding."""

@@ -25,6 +25,7 @@ from rankfold.bench.measure import peak_memory
 from rankfold.bench.networks import FORMAT_NAMES
 from rankfold.config import TTM, Inference
 from rankfold.experiments.dlrm import FOLDINGS, network
+from rankfold.experiments.memory_check import adam_bytes
 from rankfold.experiments.task import Folding
 from rankfold.models.dlrm import DLRM, tables_from
 from rankfold.parameters import param_groups
@@ -39,8 +40,6 @@ WITH_SNAPSHOTS = f"{BAYESIAN}, with snapshots"
 _BY_SIZE = TTM(max_rank=8, init_std=0.05)
 _STEPS = 2  # Adam's moments come with the first
 _BYTES = 4
-# Adam keeps a parameter, its gradient and two moments.
-_ADAM_COPIES = 4
 _NEVER = 10**9
 
 
@@ -114,7 +113,7 @@ def run_dlrm(
     """
     case = f"DLRM, training at batch {batch:,}, parameters and optimizer included"
     count = _count(make())
-    kept = _ADAM_COPIES * _BYTES * count
+    kept = adam_bytes(count)
     yield Row(case, f"{DENSE}, with Adam", "dense", count, kept, kept, "modelled", "the arrays alone, no activations")
     if dense:
         row = _network_row((case, DENSE_WITH_SGD, "dense"), _Training(partial(_dense, make, device), device, batch))
@@ -159,7 +158,7 @@ def _network_row(names: tuple[str, str, str], training: _Training) -> Row:
     else:
         done = in_fresh_process(training)
         count, peak, how = done.value, done.peak_bytes, "resident set"
-    return Row(*names, count, peak, _ADAM_COPIES * _BYTES * count, how)
+    return Row(*names, count, peak, adam_bytes(count), how)
 
 
 def _on_cuda(training: _Training) -> tuple[int, int]:

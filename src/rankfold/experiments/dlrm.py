@@ -16,7 +16,7 @@ from torch import nn
 
 from rankfold.data.criteo import KAGGLE_SIZES, Criteo, Tables, find_files, prepare, seventh
 from rankfold.data.criteo.progress_bar import ProgressBar
-from rankfold.data.criteo.published import check_names, check_published, edition
+from rankfold.data.criteo.published import EXTRA, SAMPLE, check_names, check_published, edition
 from rankfold.data.errors import MissingData
 from rankfold.experiments.clicks import click_loss, evaluate
 from rankfold.experiments.spec import FormatName, Split
@@ -92,8 +92,8 @@ def find_files_with_extra(folder: Path | None = None) -> list[Path]:
     files = find_files(folder)
     if len(files) < 2:
         raise MissingData(
-            f"there are no extra rows beside {files[0]}; name the folder that has criteo-kaggle-w261-sample.tsv and "
-            f"criteo-kaggle-extra.tsv, plain, .gz or .xz, with --data"
+            f"there are no extra rows beside {files[0]}; name the folder that has {SAMPLE} and {EXTRA}, "
+            f"plain, .gz or .xz, with --data"
         )
     return files
 

@@ -11,8 +11,10 @@ import torch
 from rankfold.experiments.results import Run
 from rankfold.experiments.task import Task
 
-# Adam keeps a parameter, its gradient and two moments, in float32.
-_BYTES_PER_PARAMETER = 4 * 4
+
+def adam_bytes(parameters: int) -> int:
+    """What Adam keeps: every parameter, its gradient and two moments, in float32."""
+    return 4 * 4 * parameters
 
 
 def check_memory(runs: Sequence[Run], task: Task, device: torch.device) -> None:
@@ -21,7 +23,7 @@ def check_memory(runs: Sequence[Run], task: Task, device: torch.device) -> None:
     if not task.too_large or not dense:
         return
     count = sum(parameter.numel() for parameter in task.network().parameters())
-    needed, there = _BYTES_PER_PARAMETER * count, memory_of(device)
+    needed, there = adam_bytes(count), memory_of(device)
     if needed > there:
         others = [row for row in dict.fromkeys(run.row for run in runs) if row not in dense]
         remedy = f"name the rows to run: {' '.join(others)}" if others else "run them on another --device"

@@ -150,10 +150,8 @@ class TensorFormat(ABC):
             matrix = self.reconstruct(factors)
             matrix = matrix.T if transposed else matrix
             return x @ matrix if bias is None else torch.addmm(bias, x, matrix)
-        if target.size == target.padded_size:
-            return target.unfold(contract(equation, source.fold(x), *factors, bias=bias))
-        y = target.unfold(contract(equation, source.fold(x), *factors))
-        return y if bias is None else y + bias.to(y.dtype)  # autocast lowers y alone
+        padded = None if bias is None else target.pad(bias)
+        return target.unfold(contract(equation, source.fold(x), *factors, bias=padded))
 
     def rows(self, factors: Factors, index: Tensor) -> Tensor:
         """Rows ``A[index]``: index (N,) to (N, J), without forming ``A``."""

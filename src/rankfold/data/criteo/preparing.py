@@ -25,13 +25,13 @@ from rankfold.data.criteo.arrays import ARRAYS, Criteo, write_about
 from rankfold.data.criteo.encoding import Hash, Lookup, Tables, TokenCounts, encode
 from rankfold.data.criteo.files import blocks
 from rankfold.data.criteo.lines import NUM_CATEGORIES, Rows, read_block
+from rankfold.data.criteo.published import EXTRA, SAMPLE, WHOLE
 from rankfold.data.errors import DamagedData, MissingData
 from rankfold.data.location import VARIABLE, data_root, origin
 
 # Raise when the arrays would come out differently.
 _VERSION = 1
 _MOST_EXAMPLES = 20
-_SAMPLE, _EXTRA, _WHOLE = "criteo-kaggle-w261-sample.tsv", "criteo-kaggle-extra.tsv", "train.txt"
 _SOURCE = "https://www.kaggle.com/c/criteo-display-ad-challenge"
 _ENDINGS = ("", ".gz", ".xz")
 
@@ -116,13 +116,13 @@ def find_files(folder: str | os.PathLike[str] | None = None) -> list[Path]:
     if root.is_file():
         return [root]
     for place in (root / "criteo", root):
-        for name in (_WHOLE, _SAMPLE):
+        for name in (WHOLE, SAMPLE):
             if (main := _find(place, name)) is not None:
-                extra = _find(place, _EXTRA) if name == _SAMPLE else None
+                extra = _find(place, EXTRA) if name == SAMPLE else None
                 return [main] if extra is None else [main, extra]
     raise MissingData(
-        f"criteo is not here; looked for {_WHOLE} and {_SAMPLE}, plain, .gz or .xz, in {root.absolute() / 'criteo'} "
-        f"and {root.absolute()}. The data root is {origin(folder)}. Get {_WHOLE} of the Criteo Display Advertising "
+        f"criteo is not here; looked for {WHOLE} and {SAMPLE}, plain, .gz or .xz, in {root.absolute() / 'criteo'} "
+        f"and {root.absolute()}. The data root is {origin(folder)}. Get {WHOLE} of the Criteo Display Advertising "
         f"Challenge, {_SOURCE}, and name it or its folder with --data or in the environment variable {VARIABLE}"
     )
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from rankfold.data.errors import DamagedData
 
-_WHOLE = "train.txt"
+WHOLE, SAMPLE, EXTRA = "train.txt", "criteo-kaggle-w261-sample.tsv", "criteo-kaggle-extra.tsv"
 # Rows of the whole Kaggle file and of the two samples; samples are checked by the sha256 of their packed files, too.
-_ROWS = {_WHOLE: 45_840_617, "criteo-kaggle-w261-sample.tsv": 137_139, "criteo-kaggle-extra.tsv": 63_008}
+_ROWS = {WHOLE: 45_840_617, SAMPLE: 137_139, EXTRA: 63_008}
 _SHA256 = {
-    "criteo-kaggle-w261-sample.tsv.xz": "1940417309852d8b8b19d5c7763cd4ed373f52f28134c7c650d12cafa402be1a",
-    "criteo-kaggle-extra.tsv.xz": "cfc49ee189bfe82b4c9f38726e6be6a9ed1edebd977e66d9ee2df88859ffb1a8",
+    f"{SAMPLE}.xz": "1940417309852d8b8b19d5c7763cd4ed373f52f28134c7c650d12cafa402be1a",
+    f"{EXTRA}.xz": "cfc49ee189bfe82b4c9f38726e6be6a9ed1edebd977e66d9ee2df88859ffb1a8",
 }
 _TRY_ANYWAY = "give --no-verify to use it as it is"
 
@@ -25,7 +25,7 @@ def edition(files: Sequence[Path]) -> str | None:
     ('whole', 'mine')
     """
     name = _unpacked_name(files[0])
-    if name == _WHOLE:
+    if name == WHOLE:
         return "whole"
     return None if name in _ROWS else Path(name).stem
 
