@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rankfold.kernels import dispatch, launch
+from rankfold.kernels import dispatch, launch, tiles
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -16,10 +16,13 @@ def device(monkeypatch):
     return DEVICE
 
 
-@pytest.fixture(params=["kernel", "twin"])
+@pytest.fixture(params=["kernel", "kernel of sorted rows", "twin"])
 def way(request, device, monkeypatch):
-    """Where rows are fetched, once by a kernel and once on the CPU by its twin."""
+    """Where rows are fetched: by a kernel one by one, by one that has them sorted, or by the twin on the CPU."""
     if request.param == "kernel":
+        return device
+    if request.param == "kernel of sorted rows":
+        monkeypatch.setattr(tiles, "MOST_SINGLE_ROWS", 0)
         return device
     monkeypatch.setattr(launch, "DEVICES", ())
     monkeypatch.setitem(dispatch.LEAST_ROWS, "cpu", dict.fromkeys(("CP", "Tucker", "TT", "TTM"), 0))

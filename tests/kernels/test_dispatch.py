@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from kernels.cases import EVERY, KINDS, NAMES, SMALL, SMALL_NAMES, assert_same, factors_of, make
 
 from rankfold import kernels
-from rankfold.kernels import chain, dispatch, launch, layouts, product, reference
+from rankfold.kernels import chain, dispatch, launch, layouts, product, programs, reference
 
 small = pytest.mark.parametrize("format", SMALL, ids=SMALL_NAMES)
 
@@ -63,24 +63,24 @@ def test_bags_of_indices_and_weights_with_gaps_between_them(format, device):
 
 @small
 @pytest.mark.parametrize("distinct", [1, 3, 40])
-def test_rows_asked_for_again_and_again(format, distinct, device, monkeypatch):
+def test_rows_asked_for_again_and_again(format, distinct, way, monkeypatch):
     """Where a table has one gradient alone, those of equal rows are added up before they get there."""
     monkeypatch.setattr(launch, "_ENTRIES_OF_COPIES", 0)
-    factors, exact = factors_of(format, device)
-    index = random_index(format, "cpu", distinct)[torch.randint(distinct, (40,))].to(device)
+    factors, exact = factors_of(format, way)
+    index = random_index(format, "cpu", distinct)[torch.randint(distinct, (40,))].to(way)
     assert_same(kernels.rows(format, factors, index), format.rows(exact, index), factors, exact, 1e-6)
 
 
 @small
-def test_every_layout_gives_the_same_rows(format, device):
+def test_every_layout_gives_the_same_rows(format, way):
     """Not only the cheapest: all ways to cut the modes into tables."""
-    factors, exact = factors_of(format, device)
-    index = random_index(format, device, 12)
+    factors, exact = factors_of(format, way)
+    index = random_index(format, way, 12)
     found = list(layouts.layouts(format))
     assert len(found) >= 3
     for layout in found:
         assert_same(
-            dispatch._run(layouts.program(layout, format), format, factors, index),
+            dispatch._run(programs.program(layout, format), format, factors, index),
             format.rows(exact, index),
             factors,
             exact,
@@ -210,8 +210,8 @@ def test_where_triton_runs(monkeypatch):
 def test_tables_too_large_to_form_are_not():
     """Two modes of 50,000 and a rank of 200: no table of ten million entries, and no tile of 200 by 200."""
     format = make(KINDS[3], (50_000, 50_000), (16, 16), (300,))
-    assert layouts.best_program("TTM", format.inputs.dims, format.outputs.dims, (16,), 1024) is not None
-    assert layouts.best_program("TTM", format.inputs.dims, format.outputs.dims, (3000,), 1024) is None
+    assert programs.best_program("TTM", format.inputs.dims, format.outputs.dims, (16,), 1024) is not None
+    assert programs.best_program("TTM", format.inputs.dims, format.outputs.dims, (3000,), 1024) is None
 
 
 @small
@@ -236,30 +236,33 @@ def test_a_kernel_that_fails_warns_once_and_plain_torch_takes_over(format, devic
 # As operators of torch ----------------------------------------------------------------------------
 
 
-def chain_arguments(device, right=True, bags=False):
+def chain_arguments(right=True, bags=False):
     tables = [torch.randn(5, 2, 3), torch.randn(6, 3, 2, 4 if right else 1), torch.randn(7, 4, 3)][: 2 + right]
     index = torch.randint(210, (11,))
     pooling = (torch.arange(11) // 4, torch.rand(11), 3) if bags else (None, None, 0)
     places = [42, 5, 7, 6, 1, 7][: 4 + 2 * right]
     group, order = (index // 7 % 6).to(torch.int16).sort()
-    arguments = (index, order, group, [table.requires_grad_() for table in tables], places, *pooling)
-    return tuple(x.to(device) if isinstance(x, torch.Tensor) else x for x in arguments)
+    strides = [stride for table in tables for stride in table.stride()]
+    numbers = (places, [2, 3, 2, 4, 3] if right else [2, 3, 2, 1, 1], strides)
+    return index, order, group, [table.requires_grad_() for table in tables], numbers, pooling
 
 
 def detached(x):
     return x.detach() if isinstance(x, torch.Tensor) else x
 
 
+@pytest.mark.parametrize("is_sorted", [True, False])
 @pytest.mark.parametrize("right", [True, False])
 @pytest.mark.parametrize("bags", [True, False])
-def test_the_operators_are_registered_correctly(right, bags):
+def test_the_operators_are_registered_correctly(right, bags, is_sorted):
     """The fake implementation, the schema and the gradient formula hold, by torch's own checks."""
-    index, order, group, tables, places, *pooling = chain_arguments("cpu", right, bags)
+    index, order, group, tables, numbers, pooling = chain_arguments(right, bags)
+    rows = (index, order, group) if is_sorted else (index, None, None)
     missing = [None] * (not right)
-    arguments = (index, order, group, *tables, *missing, places, *pooling)
+    arguments = (*rows, *tables, *missing, *numbers, *pooling)
     torch.library.opcheck(torch.ops.rankfold.chain_rows.default, arguments)
     grad = torch.randn(3 if bags else 11, 12 if right else 4)
-    arguments = (grad, index, order, group, *tables, *missing, places, *pooling[:2])
+    arguments = (grad, *rows, *tables, *missing, *numbers, *pooling[:2])
     torch.library.opcheck(torch.ops.rankfold.chain_rows_backward.default, tuple(detached(x) for x in arguments))
     factors = [torch.randn(5, 6).requires_grad_(), torch.randn(7, 6).requires_grad_()]
     weight = torch.randn(6, 4).requires_grad_()
@@ -270,12 +273,13 @@ def test_the_operators_are_registered_correctly(right, bags):
 
 @pytest.mark.parametrize("right", [True, False])
 def test_gradients_of_the_twins_by_finite_differences(right):
-    index, order, group, tables, places, *pooling = chain_arguments("cpu", right, bags=True)
+    index, order, group, tables, numbers, (bag, scale, total) = chain_arguments(right, bags=True)
     doubled = [table.detach().double().requires_grad_() for table in tables]
-    pooling[1] = pooling[1].double()
-    assert torch.autograd.gradcheck(
-        lambda *t: chain.chain_rows(index, order, group, *t, *[None] * (not right), places, *pooling), doubled
-    )
+    pooling = (bag, scale.double(), total)
+    for rows in ((index, order, group), (index, None, None)):
+        assert torch.autograd.gradcheck(
+            lambda *t, rows=rows: chain.chain_rows(*rows, *t, *[None] * (not right), *numbers, *pooling), doubled
+        )
     factors = [torch.randn(n, 4, dtype=torch.float64, requires_grad=True) for n in (5, 6, 7)]
     weight = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(
@@ -294,7 +298,7 @@ def test_compiled_without_graph_breaks(format, way):
 
 
 def test_chunks_of_the_twins(monkeypatch):
-    index, order, _, tables, places, *pooling = chain_arguments("cpu")
+    index, order, _, tables, (places, *_), pooling = chain_arguments()
     grad = torch.randn(11, 12)
     whole = reference.chain_rows(index, order, tables, places, *pooling)
     gradients = reference.chain_rows_backward(grad, index, order, tables, places, *pooling[:2])

@@ -20,7 +20,7 @@ from rankfold.bench.measure import Call, time_calls
 from rankfold.contraction import planned_size
 from rankfold.export.posterior_mean import Rows
 from rankfold.kernels import reference
-from rankfold.kernels.layouts import best_program
+from rankfold.kernels.programs import best_program
 from rankfold.layers import Embedding
 
 _ROUNDS = 5

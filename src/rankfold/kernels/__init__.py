@@ -10,7 +10,8 @@ What must move, for N rows of J numbers in float32: 4NJ bytes out, in backward 4
 index. With N = 65,536 and J = 128 that is 67 MB, 16 µs on an H200. The tables (1 MB in TTM at rank 16, 7 MB in
 Tucker at rank 20) stay in its cache. There, every TTM row gathers JL·R1 + R2·JR = 192 numbers, forward and
 backward, and adds as many to gradients, 50 MB each time. The middle table, 1,024 numbers a row, is read once for
-all rows of a tile that share it: rows are sorted by it first.
+all rows of a tile that share it: rows are sorted by it first. Up to a few thousand rows sorting takes longer than it
+saves, and a tile has one row.
 """
 
 from rankfold.kernels.dispatch import can_pool, pooled_rows, rows, rows_before_weight

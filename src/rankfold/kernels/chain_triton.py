@@ -1,9 +1,10 @@
 """Triton kernels for rows of a chain of three tables, ``a_b = L[l_b] · M[m_b] · R[r_b]``.
 
 Shapes: ``L`` (·, JL, R1), ``M`` (·, R1, JM, R2), ``R`` (·, R2, JR), in any strides; a row has JL·JM·JR
-entries. The rows come sorted by ``m_b``. A program takes up to BLOCK of them with the same ``m``, and gathers their
+entries. Many rows come sorted by ``m_b``. A program takes up to BLOCK of them with the same ``m``, and gathers their
 ``L`` and ``R``: what they share is then a matrix product with ``M[m]``, and its gradient is summed in registers before
-it is added to memory. So are, on request, the gradients of a row of ``L`` or ``R`` that several of them ask for.
+it is added to memory. So are, on request, the gradients of a row of ``L`` or ``R`` that several of them ask for. Few
+rows are not worth sorting: a program takes one of them.
 
 Sizes in capitals are padded to powers of two where their name begins with P. ``M`` is taken in
 pieces of PJM of its JM outputs. Without a right table R2 = JR = 1. All arithmetic is in float32; bfloat16
@@ -17,24 +18,32 @@ from rankfold.kernels.gather_triton import load, place
 
 
 @triton.jit
-def _tile(group, count, m_size, BLOCK: tl.constexpr):
-    """The slots of a program, which of them it has, and the row of ``M`` that they share, or −1 if it has none.
+def _tile(
+    index, order, group, count, m_stride, m_size, BLOCK: tl.constexpr, SORTED: tl.constexpr, WIDE: tl.constexpr
+):  # fmt: skip
+    """The rows of a program, which of its slots have one, and the row of ``M`` that they share, or −1 if none has.
 
     Slots are places in the sorted order. That of a slot s with row m is program ``s // BLOCK + m``: neither falls from
-    slot to slot, so that slots of one program are neighbours, and equal in both.
+    slot to slot, so that slots of one program are neighbours, and equal in both. Unsorted, a program has one row.
     """
     program = tl.program_id(0)
-    low = tl.maximum(program - m_size + 1, 0) * BLOCK
-    high = tl.minimum((program + 1) * BLOCK, count)
-    while low < high:  # the first slot whose program is not before this one
-        half = (low + high) // 2
-        before = half // BLOCK + tl.load(group + half).to(tl.int32) < program
-        low = tl.where(before, half + 1, low)
-        high = tl.where(before, high, half)
-    slot = low + tl.arange(0, BLOCK)
-    m = tl.load(group + slot, mask=slot < count, other=0).to(tl.int32)
-    live = (slot < count) & (slot // BLOCK + m == program)
-    return slot, live, tl.max(tl.where(live, m, -1), axis=0)
+    if SORTED:
+        low = tl.maximum(program - m_size + 1, 0) * BLOCK
+        high = tl.minimum((program + 1) * BLOCK, count)
+        while low < high:  # the first slot whose program is not before this one
+            half = (low + high) // 2
+            before = half // BLOCK + tl.load(group + half).to(tl.int32) < program
+            low = tl.where(before, half + 1, low)
+            high = tl.where(before, high, half)
+        slot = low + tl.arange(0, BLOCK)
+        m = tl.load(group + slot, mask=slot < count, other=0).to(tl.int32)
+        live = (slot < count) & (slot // BLOCK + m == program)
+        row = tl.load(order + slot, mask=live, other=0)
+    else:
+        row = (program + tl.arange(0, BLOCK)).to(tl.int64)  # as those of an order and of bags
+        live = row == program
+        m = place(index, row, live, m_stride, m_size, WIDE)
+    return row, live, tl.max(tl.where(live, m, -1), axis=0)
 
 
 @triton.jit
@@ -91,15 +100,15 @@ def _add(
 @triton.jit(do_not_specialize=["count"])
 def chain_forward(
     index, order, group, left, middle, right, bag, scale, out,
-    count, l_stride, l_size, m_size, r_stride, r_size,
+    count, l_stride, l_size, m_stride, m_size, r_stride, r_size,
     JL: tl.constexpr, R1, JM: tl.constexpr, R2, JR: tl.constexpr, la, lj, lr, ma, mq, mj, mr, ra, rq, rj,
     BLOCK: tl.constexpr, PJL: tl.constexpr, PR1: tl.constexpr, PJM: tl.constexpr, PR2: tl.constexpr,
-    PJR: tl.constexpr, RIGHT: tl.constexpr, BAGS: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
+    PJR: tl.constexpr, RIGHT: tl.constexpr, SORTED: tl.constexpr, BAGS: tl.constexpr, WIDE: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """``out[b] = a_b``, or with bags ``out[bag_b] += scale_b · a_b``."""
-    slot, live, m = _tile(group, count, m_size, BLOCK)
+    row, live, m = _tile(index, order, group, count, m_stride, m_size, BLOCK, SORTED, WIDE)
     if m >= 0:
-        row = tl.load(order + slot, mask=live, other=0)
         l = place(index, row, live, l_stride, l_size, WIDE)  # noqa: E741
         l_offset, l_mask = _left(l, live, JL, R1, la, lj, lr, PJL, PR1)
         a = tl.reshape(load(left, l_offset, l_mask), (BLOCK * PJL, PR1))
@@ -132,11 +141,11 @@ def chain_forward(
 def chain_backward(
     index, order, group, left, middle, right, bag, scale, grad, d_left, d_middle, d_right,
     count, l_copies, l_entries, m_copies, m_entries, r_copies, r_entries,
-    l_stride, l_size, m_size, r_stride, r_size,
+    l_stride, l_size, m_stride, m_size, r_stride, r_size,
     JL: tl.constexpr, R1, JM: tl.constexpr, R2, JR: tl.constexpr, la, lj, lr, ma, mq, mj, mr, ra, rq, rj,
     BLOCK: tl.constexpr, PJL: tl.constexpr, PR1: tl.constexpr, PJM: tl.constexpr, PR2: tl.constexpr,
-    PJR: tl.constexpr, RIGHT: tl.constexpr, BAGS: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
-    MERGE_LEFT: tl.constexpr, MERGE_RIGHT: tl.constexpr,
+    PJR: tl.constexpr, RIGHT: tl.constexpr, SORTED: tl.constexpr, BAGS: tl.constexpr, WIDE: tl.constexpr,
+    PRECISION: tl.constexpr, MERGE_LEFT: tl.constexpr, MERGE_RIGHT: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the tables, added to float32 ``d_left``, ``d_middle``, ``d_right``, in the tables' strides.
 
@@ -146,9 +155,8 @@ def chain_backward(
     d_left += (program % l_copies) * l_entries
     d_middle += (program % m_copies) * m_entries
     d_right += (program % r_copies) * r_entries
-    slot, live, m = _tile(group, count, m_size, BLOCK)
+    row, live, m = _tile(index, order, group, count, m_stride, m_size, BLOCK, SORTED, WIDE)
     if m >= 0:
-        row = tl.load(order + slot, mask=live, other=0)
         l = place(index, row, live, l_stride, l_size, WIDE)  # noqa: E741
         l_offset, l_mask = _left(l, live, JL, R1, la, lj, lr, PJL, PR1)
         a = tl.reshape(load(left, l_offset, l_mask), (BLOCK * PJL, PR1))

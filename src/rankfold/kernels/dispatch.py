@@ -13,20 +13,21 @@ from torch import Tensor
 
 from rankfold.contraction import planned_size
 from rankfold.formats import Factors, TensorFormat
-from rankfold.kernels.chain import chain_rows
+from rankfold.kernels.chain import chain_rows, sorted_groups
 from rankfold.kernels.launch import usable
-from rankfold.kernels.layouts import Program, best_program
 from rankfold.kernels.pooling import Bags, bags_of
 from rankfold.kernels.product import product_rows
+from rankfold.kernels.programs import Program, best_program
+from rankfold.kernels.tiles import Sizes, takes_single_rows
 
 # From so many rows on tables are faster, by the type of the device. Forward and backward in ms, with and without them.
-# On an H200 in a graph, for 2,048, 8,192 and 16,384 rows, uniform or skewed: TTM 0.07, 0.12; 0.11, 0.31; 0.15, 0.56. TT
-# 0.09, 0.11; 0.14, 0.26; 0.16, 0.47, but to form the tables takes the host longer. Tucker 0.18, 0.17; 0.29, 0.43; 0.35,
+# On an H200 in a graph, for 2,048, 8,192 and 16,384 rows, uniform or skewed: TTM 0.05, 0.11; 0.11, 0.31; 0.15, 0.56. TT
+# 0.07, 0.11; 0.13, 0.26; 0.15, 0.47, but to form the tables takes the host longer. Tucker 0.18, 0.17; 0.29, 0.43; 0.35,
 # 0.78. CP 0.18, 0.11; 0.26, 0.26; 0.40, 0.47, with a twentieth of the memory. On one CPU core, for 2,048 and 65,536
 # skewed rows: TT 10, 10; 132, 781. Tucker 22, 30; 450, 1,996. TTM 11, 9; 287, 701. CP is the same. Tucker on two cores,
 # for 2,048 and 4,096 uniform rows: 32, 24; 46, 81.
 LEAST_ROWS = {
-    "cuda": {"CP": 8192, "Tucker": 8192, "TT": 4096, "TTM": 1},
+    "cuda": {"CP": 8192, "Tucker": 8192, "TT": 2048, "TTM": 1},
     "cpu": {"Tucker": 2560, "TT": 4096, "TTM": 4096},
 }
 
@@ -105,33 +106,27 @@ def _run(program: Program, format: TensorFormat, factors: Factors, index: Tensor
     """Form the tables, and run the kernel of the format on them."""
     weight = None if program.weight is None else program.weight.form(factors)
     if format.name == "CP":
-        tables = _three(program, factors)
-        result: Tensor = product_rows(index, *tables, weight, program.places, *_pooling(bags))
+        result = product_rows(index, *_three(program, factors), weight, program.places, *_pooling(bags))
     else:
         result = _chain(program, factors, index, bags)
         result = result if weight is None else result @ weight
-    return result[:, : format.outputs.size]
+    return result if result.shape[1] == format.outputs.size else result[:, : format.outputs.size]
 
 
 def _chain(program: Program, factors: Factors, index: Tensor, bags: Bags | None = None) -> Tensor:
     """Rows or bags before their product with ``W``, (N, Q)."""
-    group, order = _sorted_groups(index, *program.places[2:4])
-    rows: Tensor = chain_rows(index, order, group, *_three(program, factors), program.places, *_pooling(bags))
-    return rows
+    group, order = None, None
+    if not (usable(factors[0]) and takes_single_rows(Sizes(*program.sizes), index.shape[0])):
+        group, order = sorted_groups(index, program.places)
+    numbers = program.places, program.sizes, program.strides
+    return chain_rows(index, order, group, *_three(program, factors), *numbers, *_pooling(bags))
 
 
 def _three(program: Program, factors: Factors) -> tuple[Tensor | None, ...]:
-    tables = [recipe.form(factors) for recipe in program.tables]
+    """The tensors with the entries of the tables, without gaps; ``None`` for missing ones."""
+    tables = [recipe.source(factors).contiguous() for recipe in program.tables]
     return (*tables, *(None,) * (3 - len(tables)))
 
 
 def _pooling(bags: Bags | None) -> tuple[Tensor | None, Tensor | None, int]:
     return (None, None, 0) if bags is None else (bags.owner, bags.scale, bags.total)
-
-
-def _sorted_groups(index: Tensor, stride: int, size: int) -> tuple[Tensor, Tensor]:
-    """The middle table's rows that an index asks for, sorted, and the order that sorts them."""
-    group = index.div(stride, rounding_mode="floor").remainder(size)
-    # a sort takes one pass over its keys for every byte they have
-    found = group.to(torch.int16 if size < 2**15 else torch.int32).sort(stable=True)
-    return found.values, found.indices

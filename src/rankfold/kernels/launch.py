@@ -77,18 +77,23 @@ def without_gaps(index: Tensor, *others: Tensor | None) -> tuple[Tensor, ...]:
     return index, *(index if other is None else other.contiguous() for other in others)
 
 
-def with_gradient(table: Tensor) -> tuple[Tensor, Tensor]:
-    """A table and a float32 gradient of zeros with the same strides."""
-    gradient = torch.zeros_like(table, dtype=torch.float32)
-    if gradient.stride() != table.stride():
-        table = torch.empty_like(gradient, dtype=table.dtype).copy_(table)
-    return table, gradient
+def with_gradients(tables: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """Tables, and float32 gradients of zeros with the same strides, which one kernel clears."""
+    gradients = [torch.empty_like(table, dtype=torch.float32) for table in tables]
+    torch._foreach_zero_(gradients)
+    return [_laid_out_as(d, table) for d, table in zip(gradients, tables, strict=True)], gradients
 
 
-def with_gradients(table: Tensor) -> tuple[Tensor, Tensor]:
-    """A table and float32 gradients of zeros (copies, *shape of the table), each with its strides; add them up."""
-    copies = min(_MOST_COPIES, _ENTRIES_OF_COPIES // max(1, table.numel()))
-    if copies > 1:
-        return table.contiguous(), table.new_zeros(copies, *table.shape, dtype=torch.float32)
-    table, gradient = with_gradient(table)
-    return table, gradient[None]
+def _laid_out_as(gradient: Tensor, table: Tensor) -> Tensor:
+    if gradient.stride() == table.stride():
+        return table
+    return torch.empty_like(gradient, dtype=table.dtype).copy_(table)
+
+
+def copies_of_gradients(tables: Sequence[Tensor]) -> list[Tensor]:
+    """Float32 gradients of zeros (copies, *shape) of tables without gaps, to be added up: several of a small one."""
+    copies = [min(_MOST_COPIES, _ENTRIES_OF_COPIES // max(1, table.numel())) for table in tables]
+    return [
+        table.new_zeros(max(1, number), *table.shape, dtype=torch.float32)
+        for table, number in zip(tables, copies, strict=True)
+    ]

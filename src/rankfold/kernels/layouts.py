@@ -22,12 +22,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from torch import Tensor
-
-from rankfold.contraction import constant, contract
 from rankfold.formats import CP, TensorFormat, TensorTrain, TensorTrainMatrix, Tucker
 from rankfold.kernels.tiles import Sizes, fits
-from rankfold.shapes import Folding
 
 # Picoseconds, estimated for one H200: for an entry of a table that must be formed (written, read, its
 # gradient cleared, added to and contracted back), for an entry that a row gathers and adds a gradient to,
@@ -65,61 +61,18 @@ class Layout(NamedTuple):
     weight: Table | None
 
 
-class Recipe(NamedTuple):
-    """How to form a table: contract factors by an equation, or permute the axes of one, and reshape."""
-
-    factors: tuple[int, ...]
-    equation: str
-    permutation: tuple[int, ...]
-    shape: tuple[int, ...]
-
-    def form(self, factors: Sequence[Tensor]) -> Tensor:
-        """The table itself; a view if it is a single factor."""
-        if len(self.factors) == 1:
-            view = factors[self.factors[0]].permute(self.permutation)
-            return view if view.dim() == len(self.shape) else view.reshape(self.shape)
-        return contract(self.equation, *(factors[n] for n in self.factors)).reshape(self.shape)
-
-
-class Program(NamedTuple):
-    """A layout ready to run: recipes of its tables and of ``W``, and the places' numbers one after the other."""
-
-    tables: tuple[Recipe, ...]
-    places: tuple[int, ...]
-    weight: Recipe | None
-
-
 def letter_sizes(format: TensorFormat) -> dict[str, int]:
     """The size of every index letter of a format."""
     pairs = zip(format.subscripts, format.factor_shapes, strict=True)
     return {c: n for term, shape in pairs for c, n in zip(term, shape, strict=True)}
 
 
-@constant
-def best_program(
-    name: str, inputs: tuple[int, ...], outputs: tuple[int, ...], ranks: tuple[int, ...], batch: int
-) -> Program | None:
-    """The program of the cheapest layout for ``batch`` rows, or ``None`` if there is none of acceptable size."""
-    kind = {kind.name: kind for kind in (CP, Tucker, TensorTrain, TensorTrainMatrix)}[name]
-    format = kind(Folding(math.prod(inputs), inputs), Folding(math.prod(outputs), outputs), ranks)
+def cheapest(format: TensorFormat, batch: int) -> Layout | None:
+    """The layout that costs least for ``batch`` rows, or ``None`` if there is none of acceptable size."""
     size = letter_sizes(format)
-    cost = _product_cost if name == "CP" else _chain_cost
+    cost = _product_cost if isinstance(format, CP) else _chain_cost
     acceptable = [layout for layout in layouts(format) if _acceptable(layout, size)]
-    best = min(acceptable, key=lambda layout: cost(layout, size, batch), default=None)
-    return None if best is None else program(best, format)
-
-
-def program(layout: Layout, format: TensorFormat) -> Program:
-    """Spell a layout out for factors of a format."""
-    numbers = tuple(number for place in layout.places for number in place)
-    tables = tuple(_recipe(table, format) for table in layout.tables)
-    return Program(tables, numbers, None if layout.weight is None else _recipe(layout.weight, format))
-
-
-def _recipe(table: Table, format: TensorFormat) -> Recipe:
-    terms, target = [format.subscripts[n] for n in table.factors], "".join(table.axes)
-    permutation = tuple(terms[0].index(c) for c in target) if len(terms) == 1 else ()
-    return Recipe(table.factors, f"{','.join(terms)}->{target}", permutation, _shape(table, letter_sizes(format)))
+    return min(acceptable, key=lambda layout: cost(layout, size, batch), default=None)
 
 
 def layouts(format: TensorFormat) -> Iterator[Layout]:
@@ -223,14 +176,15 @@ def _tucker_layouts(format: Tucker, runs: list[range], places: tuple[Place, ...]
 # What a layout costs ----------------------------------------------------------------------------------
 
 
-def _shape(table: Table, size: dict[str, int]) -> tuple[int, ...]:
+def shape_of(table: Table, size: dict[str, int]) -> tuple[int, ...]:
+    """The shape of a table, given the sizes of the letters."""
     return tuple(math.prod(size[c] for c in axis) for axis in table.axes)
 
 
 def _acceptable(layout: Layout, size: dict[str, int]) -> bool:
     """Whether the tables are small enough to form, and their rows to fit into registers."""
     is_chain = len(layout.tables[0].axes) > 2
-    shapes = [_shape(table, size) for table in layout.tables]
+    shapes = [shape_of(table, size) for table in layout.tables]
     return _formed(layout, size) <= _MAX_FORMED and (not is_chain or fits(Sizes.of(shapes)))
 
 
@@ -242,7 +196,7 @@ def _contracted(layout: Layout) -> list[Table]:
 
 def _formed(layout: Layout, size: dict[str, int]) -> int:
     """Entries of the tables that are not factors already."""
-    return sum(math.prod(_shape(table, size)) for table in _contracted(layout))
+    return sum(math.prod(shape_of(table, size)) for table in _contracted(layout))
 
 
 def _forming_cost(layout: Layout, size: dict[str, int]) -> float:
@@ -250,7 +204,7 @@ def _forming_cost(layout: Layout, size: dict[str, int]) -> float:
 
 
 def _chain_cost(layout: Layout, size: dict[str, int], batch: int) -> float:
-    shapes = [_shape(table, size) for table in layout.tables]
+    shapes = [shape_of(table, size) for table in layout.tables]
     exact, (left, before, outputs, after, right) = Sizes.of(shapes), Sizes.of(shapes).padded()
     gathered = exact.left * exact.before + exact.after * exact.right * (len(shapes) > 2)
     multiplied = left * outputs * after * (before + right * (len(shapes) > 2))
@@ -259,7 +213,7 @@ def _chain_cost(layout: Layout, size: dict[str, int], batch: int) -> float:
         _forming_cost(layout, size)
         + batch * (_GATHERED * gathered + _MULTIPLIED * multiplied)
         + _ADDED * tiles * exact.before * exact.outputs * exact.after
-        + (0.0 if layout.weight is None else _weight_cost(_shape(layout.weight, size), batch))
+        + (0.0 if layout.weight is None else _weight_cost(shape_of(layout.weight, size), batch))
     )
 
 
@@ -270,5 +224,5 @@ def _weight_cost(shape: tuple[int, ...], batch: int) -> float:
 
 
 def _product_cost(layout: Layout, size: dict[str, int], batch: int) -> float:
-    gathered = sum(_shape(table, size)[1] for table in layout.tables)
+    gathered = sum(shape_of(table, size)[1] for table in layout.tables)
     return _forming_cost(layout, size) + _GATHERED * batch * gathered

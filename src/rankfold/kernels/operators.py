@@ -53,8 +53,7 @@ def _is_traced(inputs: tuple[Any, ...]) -> bool:
     """Whether some tensor stands for others, as those of a compiler or of ``torch.func`` do, or has no entries."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return True
-    tensors = [x for x in inputs if isinstance(x, Tensor)]
-    return any(type(x) not in (Tensor, nn.Parameter) or x.is_meta for x in tensors)
+    return any(isinstance(x, Tensor) and (type(x) not in (Tensor, nn.Parameter) or x.is_meta) for x in inputs)
 
 
 class _Direct(torch.autograd.Function):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rankfold.kernels import reference
-from rankfold.kernels.launch import give_up, is_wide, padded, precision, usable, with_gradient, without_gaps
+from rankfold.kernels.launch import give_up, is_wide, padded, precision, usable, with_gradients, without_gaps
 from rankfold.kernels.operators import Operator
 
 
@@ -116,7 +116,7 @@ def _four(gradients: list[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return first, second, third, weight
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _save(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
     index, first, second, third, weight, ctx.places, bag, scale, _ = inputs
     ctx.save_for_backward(index, first, second, third, weight, bag, scale)
 
@@ -142,8 +142,6 @@ def launch_forward(
     bag: Tensor | None,
     scale: Tensor | None,
     bags: int,
-    tiles: Tiles | None = None,
-    input_precision: str | None = None,
 ) -> Tensor:
     """Run the forward kernel; bags are summed in float32."""
     from rankfold.kernels.product_triton import product_forward
@@ -153,11 +151,11 @@ def launch_forward(
     if bag is not None:
         out = weight.new_zeros(bags, columns, dtype=torch.float32)
     if count:
-        tiles = tiles or tiles_for(rank, columns, count, backward=False)
+        tiles = tiles_for(rank, columns, count, backward=False)
         with torch.cuda.device_of(index):
             product_forward[(-(-count // tiles.rows), -(-columns // tiles.columns))](
                 *_operands(index, tables, weight, bag, scale), out, count,
-                *_arguments(tables, weight, places), **_options(tables, places, bag, tiles, input_precision),
+                *_arguments(tables, weight, places), **_options(tables, places, bag, tiles),
             )  # fmt: skip
     return out.to(weight.dtype)
 
@@ -170,23 +168,20 @@ def launch_backward(
     places: Sequence[int],
     bag: Tensor | None,
     scale: Tensor | None,
-    tiles: Tiles | None = None,
-    input_precision: str | None = None,
 ) -> list[Tensor]:
     """Run the backward kernel; gradients are summed in float32."""
     from rankfold.kernels.product_triton import product_backward
 
     count, (rank, columns) = index.shape[0], weight.shape
-    pairs = [with_gradient(table) for table in (*tables, weight)]
-    (*tables, weight), gradients = [table for table, _ in pairs], [gradient for _, gradient in pairs]
+    (*tables, weight), gradients = with_gradients([*tables, weight])
     if count:
-        tiles = tiles or tiles_for(rank, columns, count, backward=True)
+        tiles = tiles_for(rank, columns, count, backward=True)
         share = -(-count // (tiles.shares * tiles.rows)) * tiles.rows
         targets = (*gradients[:-1], *gradients[:1] * (3 - len(tables)), gradients[-1])
         with torch.cuda.device_of(index):
             product_backward[(-(-rank // tiles.ranks), -(-columns // tiles.columns), -(-count // share))](
                 *_operands(index, tables, weight, bag, scale), grad, *targets, count, share,
-                *_arguments(tables, weight, places), **_options(tables, places, bag, tiles, input_precision),
+                *_arguments(tables, weight, places), **_options(tables, places, bag, tiles),
             )  # fmt: skip
     return [gradient.to(weight.dtype) for gradient in gradients]
 
@@ -206,9 +201,7 @@ def _arguments(tables: Sequence[Tensor], weight: Tensor, places: Sequence[int]) 
     return [*places, *(1, 1) * missing, *weight.shape, *strides, *(0, 0) * missing, *weight.stride()]
 
 
-def _options(
-    tables: Sequence[Tensor], places: Sequence[int], bag: Tensor | None, tiles: Tiles, input_precision: str | None
-) -> dict[str, Any]:
+def _options(tables: Sequence[Tensor], places: Sequence[int], bag: Tensor | None, tiles: Tiles) -> dict[str, Any]:
     return {
         "BLOCK": tiles.rows,
         "PR": tiles.ranks,
@@ -216,7 +209,7 @@ def _options(
         "ORDER": len(tables),
         "BAGS": bag is not None,
         "WIDE": is_wide(places),
-        "PRECISION": input_precision or precision(tables[0].dtype),
+        "PRECISION": precision(tables[0].dtype),
         "num_warps": tiles.warps,
         "num_stages": 2,
         "enable_fp_fusion": True,  # said aloud, as its default is about to change

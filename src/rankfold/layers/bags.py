@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from rankfold import kernels
@@ -20,6 +21,14 @@ from rankfold.formats import Factors, TensorFormat
 from rankfold.pairwise import with_first
 
 _BATCH = "B"
+
+
+def looks_for_repeats(index: Tensor) -> bool:
+    """Whether to compute the rows of repeated indices once: on a CPU, outside of compiled code.
+
+    How many distinct ones there are, an accelerator would have to wait for.
+    """
+    return index.is_cpu and index.numel() > 0 and not torch.compiler.is_compiling()
 
 
 def pooled_rows(format: TensorFormat, factors: Factors, index: Tensor, pool: Callable[[Tensor], Tensor]) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Self
 
@@ -73,6 +73,11 @@ class TensorizedLayer(DenseTwin):
     def __repr__(self) -> str:
         mode = "" if self.config.inference == "bayes" else f", {self.config.inference}"
         return f"{type(self).__name__}({self.extra_repr()}, {describe(self.tensor.format)}{mode})"
+
+
+def in_own_precision(device: torch.device) -> AbstractContextManager[object]:
+    """A context in which autocast lowers nothing; where it is off, there is nothing to do."""
+    return torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else nullcontext()
 
 
 def wrong_layer(dense: object, expected: str) -> TypeError:

@@ -11,8 +11,15 @@ from torch import Tensor, nn
 
 from rankfold.bayesian_tensor import BayesianTensor
 from rankfold.config import TensorConfig, check_config
-from rankfold.layers.bags import pooled_rows
-from rankfold.layers.base import TensorizedLayer, like_dense, posterior_mean, real_device, wrong_layer
+from rankfold.layers.bags import looks_for_repeats, pooled_rows
+from rankfold.layers.base import (
+    TensorizedLayer,
+    in_own_precision,
+    like_dense,
+    posterior_mean,
+    real_device,
+    wrong_layer,
+)
 from rankfold.layers.row_checks import check_index, check_mode, positive_row, refuse_row_options
 from rankfold.shapes import check_positive
 
@@ -66,7 +73,7 @@ class _Table(TensorizedLayer):
 
         If as many are asked for as a small table has, all of it is rebuilt.
         """
-        with torch.autocast(index.device.type, enabled=False):
+        with in_own_precision(index.device):
             if _COST_OF_A_ROW_ALONE * index.shape[0] >= self.num_embeddings:
                 return F.embedding(index, self.tensor.matrix())
             return self.tensor.rows(index)
@@ -124,7 +131,7 @@ class Embedding(_Table):
             rows = F.embedding(place, self._blank(self._fetch(distinct), distinct))  # (N, J)
         else:
             rows = self._blank(self._fetch(flat), flat)
-        return rows.reshape(*index.shape, self.embedding_dim)
+        return rows if index.dim() == 1 else rows.reshape(*index.shape, self.embedding_dim)
 
     @classmethod
     def from_dense(
@@ -197,7 +204,7 @@ class EmbeddingBag(_Table):
 
     def forward(self, index: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
         check_index(index, self.num_embeddings)
-        with torch.autocast(index.device.type, enabled=False):
+        with in_own_precision(index.device):
             pooled = self.tensor.pooled_rows(
                 index,
                 offsets,
@@ -234,7 +241,7 @@ class EmbeddingBag(_Table):
         if self.padding_idx is not None:
             padding, place = int(place[-1]), place[:-1]
         position = place.reshape(index.shape).to(index.dtype)  # offsets have this dtype too
-        with torch.autocast(index.device.type, enabled=False):
+        with in_own_precision(index.device):
             return pooled_rows(
                 self.tensor.format, self.tensor.factors(), distinct, lambda rows: pool(position, rows, padding)
             )
@@ -288,11 +295,3 @@ class EmbeddingBag(_Table):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, mode={self.mode!r}"
-
-
-def looks_for_repeats(index: Tensor) -> bool:
-    """Whether to compute the rows of repeated indices once: on a CPU, outside of compiled code.
-
-    How many distinct ones there are, an accelerator would have to wait for.
-    """
-    return index.is_cpu and index.numel() > 0 and not torch.compiler.is_compiling()

@@ -17,6 +17,7 @@ from rankfold.layers.base import (
     DenseTwin,
     check_input,
     copy_bias_,
+    in_own_precision,
     like_dense,
     make_bias,
     posterior_mean,
@@ -174,7 +175,7 @@ class Recurrent(DenseTwin):
 
         They have the factors' dtype also under autocast, as the parameters of ``torch.nn`` do.
         """
-        with torch.autocast(self._example().device.type, enabled=False):
+        with in_own_precision(self._example().device):
             return {name: self._value(name) for name in self.names}
 
     def _value(self, name: str) -> Tensor:

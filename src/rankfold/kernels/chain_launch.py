@@ -1,0 +1,139 @@
+"""Launches of the kernels for rows of chains of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rankfold.kernels.launch import copies_of_gradients, is_wide, padded, precision, with_gradients, without_gaps
+from rankfold.kernels.tiles import Sizes, Tiles, single_row_tiles, tiles_for
+
+
+class Chain(NamedTuple):
+    """Places, sizes and strides of a chain's two or three tables, as the operator takes them."""
+
+    places: tuple[int, ...]
+    sizes: Sizes
+    strides: tuple[int, ...]
+
+
+class Launch(NamedTuple):
+    """What launches for the same chain have in common: tiles, numbers and options."""
+
+    tiles: Tiles
+    numbers: tuple[int, ...]
+    options: dict[str, Any]
+
+
+def launch_forward(
+    index: Tensor,
+    order: Tensor | None,
+    group: Tensor | None,
+    tables: Sequence[Tensor],
+    chain: Chain,
+    bag: Tensor | None,
+    scale: Tensor | None,
+    bags: int,
+) -> Tensor:
+    """Run the forward kernel; bags are summed in float32."""
+    from rankfold.kernels.chain_triton import chain_forward
+
+    count, entries, like = index.shape[0], chain.sizes.entries, tables[0]
+    out = like.new_empty(count, entries) if bag is None else like.new_zeros(bags, entries, dtype=torch.float32)
+    if count:
+        launch = _launch(chain, order, bag, like, count, backward=False)
+        with torch.cuda.device_of(index):
+            chain_forward[_programs(count, launch, order, chain)](
+                *_operands(index, order, group, tables, bag, scale), out, count, *launch.numbers, **launch.options
+            )
+    return out.to(like.dtype)
+
+
+def launch_backward(
+    grad: Tensor,
+    index: Tensor,
+    order: Tensor | None,
+    group: Tensor | None,
+    tables: Sequence[Tensor],
+    chain: Chain,
+    bag: Tensor | None,
+    scale: Tensor | None,
+) -> list[Tensor]:
+    """Run the backward kernel; gradients are summed in float32, and so are their copies."""
+    from rankfold.kernels.chain_triton import chain_backward
+
+    count, is_sorted = index.shape[0], order is not None
+    gradients = copies_of_gradients(tables) if is_sorted else with_gradients(tables)[1]
+    copies = [(d.shape[0], d.stride(0)) if is_sorted else (1, 0) for d in gradients]
+    if count:
+        launch = _launch(chain, order, bag, tables[0], count, backward=True)
+        # an unused pointer where there is no right table
+        targets, copies = (*gradients, gradients[0])[:3], [*copies, (1, 0)][:3]
+        # gradients of equal rows are added up in a tile where they have no copies, by a product of 16 rows at least
+        can_merge = is_sorted and launch.tiles.rows >= 16
+        with torch.cuda.device_of(index):
+            chain_backward[_programs(count, launch, order, chain)](
+                *_operands(index, order, group, tables, bag, scale), grad, *targets, count,
+                *(number for pair in copies for number in pair), *launch.numbers, **launch.options,
+                MERGE_LEFT=can_merge and copies[0][0] == 1, MERGE_RIGHT=can_merge and copies[2][0] == 1,
+            )  # fmt: skip
+    if is_sorted:
+        gradients = [d[0] if len(d) == 1 else d.sum(0) for d in gradients]
+    return [d.to(tables[0].dtype) for d in gradients]
+
+
+def _programs(count: int, launch: Launch, order: Tensor | None, chain: Chain) -> tuple[int]:
+    """How many programs there are: one a row, or as each takes rows of one group, from one stretch of slots."""
+    return (count if order is None else (count - 1) // launch.tiles.rows + chain.places[3],)
+
+
+def _operands(
+    index: Tensor,
+    order: Tensor | None,
+    group: Tensor | None,
+    tables: Sequence[Tensor],
+    bag: Tensor | None,
+    scale: Tensor | None,
+) -> tuple[Tensor, ...]:
+    """Pointers, of vectors without gaps; unused ones point to the first table or the index."""
+    three = (*tables, *(tables[0],) * (3 - len(tables)))
+    index, order, group, bag, scale = without_gaps(index, order, group, bag, scale)
+    return index, order, group, *three, bag, scale
+
+
+def _launch(
+    chain: Chain, order: Tensor | None, bag: Tensor | None, like: Tensor, count: int, *, backward: bool
+) -> Launch:
+    """Batches of similar size share a launch, and those of single rows do."""
+    rows_per_group = 0 if order is None else padded(-(-count // chain.places[3]), 16)
+    return _planned(chain, rows_per_group, bag is not None, precision(like.dtype), backward)
+
+
+@lru_cache(maxsize=16384)
+def _planned(chain: Chain, rows_per_group: int, has_bags: bool, input_precision: str, backward: bool) -> Launch:
+    places, sizes, strides = chain
+    is_sorted = rows_per_group > 0
+    tiles = tiles_for(sizes, backward, rows_per_group) if is_sorted else single_row_tiles(sizes, backward)
+    missing = 3 - len(places) // 2
+    left, before, _, after, right = sizes.padded()
+    options = {
+        "BLOCK": tiles.rows,
+        "PJL": left,
+        "PR1": before,
+        "PJM": tiles.outputs,
+        "PR2": after,
+        "PJR": right,
+        "RIGHT": missing == 0,
+        "SORTED": is_sorted,
+        "BAGS": has_bags,
+        "WIDE": is_wide(places),
+        "PRECISION": input_precision,
+        "num_warps": tiles.warps,
+        "num_stages": 1,  # loops are short: nothing to fetch ahead
+        "enable_fp_fusion": True,  # said aloud, as its default is about to change
+    }
+    return Launch(tiles, (*places, *(1, 1) * missing, *sizes, *strides, *(0, 0, 0) * missing), options)
