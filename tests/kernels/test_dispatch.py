@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from kernels.cases import EVERY, KINDS, NAMES, SMALL, SMALL_NAMES, assert_same, factors_of, make
 
 from rankfold import kernels
-from rankfold.kernels import chain, dispatch, launch, layouts, product, programs, reference
+from rankfold.kernels import chain, dispatch, launch, layouts, product, programs, reference, tiles
 
 small = pytest.mark.parametrize("format", SMALL, ids=SMALL_NAMES)
 
@@ -86,6 +86,40 @@ def test_every_layout_gives_the_same_rows(format, way):
             exact,
             1e-6,
         )
+
+
+@pytest.mark.parametrize("format", [format for format in EVERY if format.name != "CP"], ids=NAMES[4:])
+def test_tables_are_found_in_the_memory_of_their_factors(format):
+    """By its strides every table is what permuting and reshaping its factor gives."""
+    factors = format.random_factors(1.0)
+    for layout in layouts.layouts(format):
+        program = programs.program(layout, format)
+        tables = [recipe.source(factors).contiguous() for recipe in program.tables]
+        seen = chain._seen(tables, program.places, program.sizes, program.strides)
+        for recipe, table in zip(program.tables, seen, strict=True):
+            torch.testing.assert_close(table, recipe.form(factors), rtol=0, atol=0)
+
+
+@small
+def test_factors_with_gaps_between_their_entries(format, way):
+    factors, exact = factors_of(format, way)
+    spread = [torch.stack([factor.detach()] * 2, -1)[..., 0].requires_grad_() for factor in factors]
+    assert not any(factor.is_contiguous() for factor in spread)
+    index = random_index(format, way)
+    assert_same(kernels.rows(format, spread, index), format.rows(exact, index), spread, exact, 1e-6)
+
+
+def test_when_rows_are_taken_one_by_one():
+    sizes = tiles.Sizes(4, 16, 4, 16, 8)
+    assert tiles.takes_single_rows(sizes, tiles.MOST_SINGLE_ROWS)
+    assert not tiles.takes_single_rows(sizes, tiles.MOST_SINGLE_ROWS + 1)
+    assert not tiles.takes_single_rows(sizes._replace(before=64), 1)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("sizes", [(1, 16, 4, 16, 8), (2, 16, 8, 16, 8), (4, 32, 2, 32, 4), (4, 16, 4, 16, 8)])
+def test_a_tile_of_a_single_row_has_no_more_slots_than_a_product_needs(sizes, backward):
+    assert tiles.single_row_tiles(tiles.Sizes(*sizes), backward).rows == 16 // sizes[0]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=SMALL_NAMES)

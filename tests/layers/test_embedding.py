@@ -53,6 +53,14 @@ def test_padding_rows_are_exactly_zero_and_learn_nothing(padding_idx, row):
     assert all(not grad.any() for grad in torch.autograd.grad(output.sum(), list(layer.parameters())))
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
+def test_an_exported_table_keeps_its_dtype_where_autocast_is_on():
+    layer, index = Embedding(10_000, WIDTH, config=rf.TTM(4)).eval(), torch.tensor([3, 9_999])
+    exported = torch.export.export(layer, (index,)).module()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert exported(index).dtype == layer(index).dtype == torch.float32
+
+
 @pytest.mark.parametrize("bad", [-1, 23, 24, 2**40])
 @pytest.mark.parametrize("make", [Embedding, EmbeddingBag])
 def test_indices_out_of_range_are_named(make, bad):

@@ -33,8 +33,9 @@ def _forward(
 
     ``order`` (N,) sorts the rows by ``m_b``, and ``group`` (N,) are those numbers, sorted; few rows need neither.
     ``places`` are the pairs ``stride, size`` of the tables: a table's row is ``(i // stride) mod size`` for a flat
-    index i. ``sizes`` are those of the chain. Tables are tensors of any shape with the entries of L (·, JL, R1),
-    M (·, R1, JM, R2) and R (·, R2, JR) in their memory, by ``strides``. With bags, ``bag`` (N,) says where a row goes.
+    index i. ``sizes`` are those of the chain. Tables are tensors of any shape, without gaps, with the entries of
+    L (·, JL, R1), M (·, R1, JM, R2) and R (·, R2, JR) in their memory, by ``strides``. With bags, ``bag`` (N,) says
+    where a row goes.
     """
     tables = _given(left, middle, right)
     if usable(left):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rankfold.kernels.launch import copies_of_gradients, is_wide, padded, precision, with_gradients, without_gaps
+from rankfold.kernels.launch import copies_of_gradients, is_wide, padded, precision, without_gaps, zero_gradients
 from rankfold.kernels.tiles import Sizes, Tiles, single_row_tiles, tiles_for
 
 
@@ -67,12 +67,11 @@ def launch_backward(
     from rankfold.kernels.chain_triton import chain_backward
 
     count, is_sorted = index.shape[0], order is not None
-    gradients = copies_of_gradients(tables) if is_sorted else with_gradients(tables)[1]
-    copies = [(d.shape[0], d.stride(0)) if is_sorted else (1, 0) for d in gradients]
+    gradients = copies_of_gradients(tables) if is_sorted else zero_gradients(tables)
     if count:
         launch = _launch(chain, order, bag, tables[0], count, backward=True)
-        # an unused pointer where there is no right table
-        targets, copies = (*gradients, gradients[0])[:3], [*copies, (1, 0)][:3]
+        targets = (*gradients, gradients[0])[:3]  # an unused pointer where there is no right table
+        copies = [(d.shape[0], d.stride(0)) if is_sorted else (1, 0) for d in targets]
         # gradients of equal rows are added up in a tile where they have no copies, by a product of 16 rows at least
         can_merge = is_sorted and launch.tiles.rows >= 16
         with torch.cuda.device_of(index):
@@ -87,7 +86,7 @@ def launch_backward(
 
 
 def _programs(count: int, launch: Launch, order: Tensor | None, chain: Chain) -> tuple[int]:
-    """How many programs there are: one a row, or as each takes rows of one group, from one stretch of slots."""
+    """How many programs there are: one for every row, or for every stretch of slots and group that can meet."""
     return (count if order is None else (count - 1) // launch.tiles.rows + chain.places[3],)
 
 
@@ -108,16 +107,15 @@ def _operands(
 def _launch(
     chain: Chain, order: Tensor | None, bag: Tensor | None, like: Tensor, count: int, *, backward: bool
 ) -> Launch:
-    """Batches of similar size share a launch, and those of single rows do."""
-    rows_per_group = 0 if order is None else padded(-(-count // chain.places[3]), 16)
+    """What a launch for so many rows needs; batches of similar size share it."""
+    rows_per_group = None if order is None else padded(-(-count // chain.places[3]), 16)
     return _planned(chain, rows_per_group, bag is not None, precision(like.dtype), backward)
 
 
 @lru_cache(maxsize=16384)
-def _planned(chain: Chain, rows_per_group: int, has_bags: bool, input_precision: str, backward: bool) -> Launch:
+def _planned(chain: Chain, rows_per_group: int | None, has_bags: bool, input_precision: str, backward: bool) -> Launch:
     places, sizes, strides = chain
-    is_sorted = rows_per_group > 0
-    tiles = tiles_for(sizes, backward, rows_per_group) if is_sorted else single_row_tiles(sizes, backward)
+    tiles = single_row_tiles(sizes, backward) if rows_per_group is None else tiles_for(sizes, backward, rows_per_group)
     missing = 3 - len(places) // 2
     left, before, _, after, right = sizes.padded()
     options = {
@@ -128,7 +126,7 @@ def _planned(chain: Chain, rows_per_group: int, has_bags: bool, input_precision:
         "PR2": after,
         "PJR": right,
         "RIGHT": missing == 0,
-        "SORTED": is_sorted,
+        "SORTED": rows_per_group is not None,
         "BAGS": has_bags,
         "WIDE": is_wide(places),
         "PRECISION": input_precision,

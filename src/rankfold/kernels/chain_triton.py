@@ -40,7 +40,7 @@ def _tile(
         live = (slot < count) & (slot // BLOCK + m == program)
         row = tl.load(order + slot, mask=live, other=0)
     else:
-        row = (program + tl.arange(0, BLOCK)).to(tl.int64)  # as those of an order and of bags
+        row = (program + tl.arange(0, BLOCK)).to(tl.int64)  # like those of an order and of bags
         live = row == program
         m = place(index, row, live, m_stride, m_size, WIDE)
     return row, live, tl.max(tl.where(live, m, -1), axis=0)

@@ -18,7 +18,7 @@ from rankfold.kernels.launch import usable
 from rankfold.kernels.pooling import Bags, bags_of
 from rankfold.kernels.product import product_rows
 from rankfold.kernels.programs import Program, best_program
-from rankfold.kernels.tiles import Sizes, takes_single_rows
+from rankfold.kernels.tiles import takes_single_rows
 
 # From so many rows on tables are faster, by the type of the device. Forward and backward in ms, with and without them.
 # On an H200 in a graph, for 2,048, 8,192 and 16,384 rows, uniform or skewed: TTM 0.05, 0.11; 0.11, 0.31; 0.15, 0.56. TT
@@ -115,11 +115,11 @@ def _run(program: Program, format: TensorFormat, factors: Factors, index: Tensor
 
 def _chain(program: Program, factors: Factors, index: Tensor, bags: Bags | None = None) -> Tensor:
     """Rows or bags before their product with ``W``, (N, Q)."""
+    places, sizes, strides = program.places, program.sizes, program.strides
     group, order = None, None
-    if not (usable(factors[0]) and takes_single_rows(Sizes(*program.sizes), index.shape[0])):
-        group, order = sorted_groups(index, program.places)
-    numbers = program.places, program.sizes, program.strides
-    return chain_rows(index, order, group, *_three(program, factors), *numbers, *_pooling(bags))
+    if sizes is None or not (usable(factors[0]) and takes_single_rows(sizes, index.shape[0])):
+        group, order = sorted_groups(index, places)
+    return chain_rows(index, order, group, *_three(program, factors), places, sizes, strides, *_pooling(bags))
 
 
 def _three(program: Program, factors: Factors) -> tuple[Tensor | None, ...]:

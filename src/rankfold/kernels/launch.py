@@ -1,4 +1,4 @@
-"""What every kernel launch needs: Triton if it is there, precision, tables with strides, and a way out.
+"""What every kernel launch needs: Triton if it is there, precision, gradients to add to, and a way out.
 
 Triton is optional and imported only when a kernel is launched. If it cannot compile or start a kernel, the
 user is told once, and the plain-torch twin takes over for good.
@@ -77,10 +77,16 @@ def without_gaps(index: Tensor, *others: Tensor | None) -> tuple[Tensor, ...]:
     return index, *(index if other is None else other.contiguous() for other in others)
 
 
-def with_gradients(tables: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """Tables, and float32 gradients of zeros with the same strides, which one kernel clears."""
+def zero_gradients(tables: Sequence[Tensor]) -> list[Tensor]:
+    """Float32 gradients of tables without gaps, with the same strides; one kernel clears them all."""
     gradients = [torch.empty_like(table, dtype=torch.float32) for table in tables]
     torch._foreach_zero_(gradients)
+    return gradients
+
+
+def with_gradients(tables: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """Tables of any strides, and their gradients; what has gaps is copied without them."""
+    gradients = zero_gradients(tables)
     return [_laid_out_as(d, table) for d, table in zip(gradients, tables, strict=True)], gradients
 
 

@@ -46,14 +46,13 @@ class Program(NamedTuple):
 
     Attributes:
         places: stride and size of every place.
-        sizes: those of a chain; empty for CP.
-        strides: those of every table in its source.
+        sizes, strides: those of a chain, and of its tables in their sources. CP has neither: its factors are tables.
     """
 
     tables: tuple[Recipe, ...]
     weight: Recipe | None
     places: tuple[int, ...]
-    sizes: tuple[int, ...]
+    sizes: Sizes | None
     strides: tuple[int, ...]
 
 
@@ -75,8 +74,8 @@ def program(layout: Layout, format: TensorFormat) -> Program:
         tables,
         None if layout.weight is None else _recipe(layout.weight, format),
         tuple(number for place in layout.places for number in place),
-        () if format.name == "CP" else Sizes.of([recipe.shape for recipe in tables]),
-        tuple(stride for recipe in tables for stride in recipe.strides),
+        None if isinstance(format, CP) else Sizes.of([recipe.shape for recipe in tables]),
+        () if isinstance(format, CP) else tuple(stride for recipe in tables for stride in recipe.strides),
     )
 
 
@@ -88,7 +87,7 @@ def _recipe(table: Table, format: TensorFormat) -> Recipe:
         return Recipe(table.factors, equation, (), shape, _strides(shape))
     permutation = tuple(terms[0].index(c) for c in letters)
     apart = dict(zip(terms[0], _strides([size[c] for c in terms[0]]), strict=True))
-    # of the letters of an axis at most one has more than one entry
+    # of the letters of an axis at most one has more than one entry: bonds that join an output are the first or last
     longest = [max(axis, key=lambda c: size[c], default="") for axis in table.axes]
     return Recipe(table.factors, equation, permutation, shape, tuple(apart.get(c, 0) for c in longest))
 

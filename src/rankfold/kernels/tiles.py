@@ -16,9 +16,10 @@ _MAX_ROWS, _MAX_OUTPUTS = 64, 128
 # TT, forward and backward take 0.26 ms on an H200 with 32 rows, 0.31 with 64.
 _MAX_ROWS_WITHOUT_RIGHT = 32
 _WARPS = 4
-# Up to so many rows of a middle table with so small matrices a kernel takes one by one. In a graph on an H200, forward
-# and backward in ms without sorting and with it, for 2,048, 4,096 and 8,192 rows: TTM 0.048, 0.062; 0.074, 0.075; 0.13,
-# 0.10. TT 0.070, 0.093; 0.083, 0.108; 0.11, 0.12. Tucker, with 8,000 entries, 0.35, 0.18; 0.62, 0.32; 1.17, 0.29.
+# Rows are taken one by one if a batch has so few, and matrices of the middle table so few entries. In a graph on an
+# H200, forward and backward in ms without sorting and with it, for 2,048, 4,096 and 8,192 rows: TTM 0.048, 0.062;
+# 0.074, 0.075; 0.13, 0.10. TT 0.070, 0.093; 0.083, 0.108; 0.11, 0.12. Tucker, with 8,000 entries, 0.35, 0.18; 0.62,
+# 0.32; 1.17, 0.29.
 MOST_SINGLE_ROWS, _MOST_ENTRIES_OF_SINGLE_ROWS = 4096, 2048
 
 
@@ -96,15 +97,15 @@ def single_row_tiles(sizes: Sizes, backward: bool) -> Tiles:
 
 
 def tiles_for(sizes: Sizes, backward: bool, rows_per_group: int) -> Tiles:
-    """The tiles of a launch. A tile takes its groups of rows one by one, so it should not have many of them."""
+    """The tiles of a launch. A tile has rows of one group, so it should not be much larger than a group is."""
     most = _MAX_ROWS_WITHOUT_RIGHT if backward and sizes.after == sizes.right == 1 else _MAX_ROWS
-    return _tiles_for(sizes, backward, min(most, padded(rows_per_group, 16)))
+    return _tiles_for(sizes, backward, min(most, rows_per_group))
 
 
 @constant
 def _tiles_for(sizes: Sizes, backward: bool, most_rows: int) -> Tiles:
     room = _BACKWARD_ENTRIES if backward else _FORWARD_ENTRIES
-    chosen = sizes.tiles(room, backward, most_rows) or sizes.tiles(_MAX_ENTRIES)
+    chosen = sizes.tiles(room, backward, most_rows) or sizes.tiles(_MAX_ENTRIES, most_rows=most_rows)
     if chosen is None:
         raise ValueError(f"no tile of a chain of sizes {tuple(sizes)} fits the registers; use plain torch")
     return chosen

@@ -76,8 +76,13 @@ class TensorizedLayer(DenseTwin):
 
 
 def in_own_precision(device: torch.device) -> AbstractContextManager[object]:
-    """A context in which autocast lowers nothing; where it is off, there is nothing to do."""
-    return torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else nullcontext()
+    """A context in which autocast lowers nothing.
+
+    Where it is off there is nothing to do, but a program that is traced now may run where it is on.
+    """
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
 
 
 def wrong_layer(dense: object, expected: str) -> TypeError:

@@ -49,17 +49,19 @@ def check_mode(mode: str) -> Literal["sum", "mean"]:
 def check_index(index: Tensor, size: int) -> None:
     """Raise if an index is not in [0, size); padded rows beyond ``size`` are not valid either.
 
-    On an accelerator, and in compiled code, the check runs on the device and does not wait for it.
+    On an accelerator, and in compiled code, the check runs on the device and does not wait for it. On CUDA it is that
+    of ``torch.nn.Embedding``, which takes indices modulo 2³².
     """
     if not isinstance(index, Tensor):
         raise TypeError(f"indices must be a tensor of int32 or int64, got {type(index).__name__}")
     if index.dtype not in (torch.int32, torch.int64):
         raise TypeError(f"indices must be int32 or int64, got {index.dtype}")
-    valid = f"valid indices are 0 to {size - 1}"
     if index.is_cuda and not torch.compiler.is_compiling():
-        # a number is asked for as one of so many: one kernel instead of five, which fails as torch.nn.Embedding does
+        # selecting checks its indices, in one kernel where comparing takes five; what is selected is of no use
         index.new_empty(1).expand(size).index_select(0, index if index.dim() == 1 else index.reshape(-1))
-    elif torch.compiler.is_compiling() or not index.is_cpu:
+        return
+    valid = f"valid indices are 0 to {size - 1}"
+    if torch.compiler.is_compiling() or not index.is_cpu:
         torch._assert_async(((index >= 0) & (index < size)).all(), f"an index is out of range: {valid}")
     elif index.numel() > 0:
         smallest, largest = (int(extreme) for extreme in index.aminmax())
