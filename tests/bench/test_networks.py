@@ -126,12 +126,11 @@ def test_memory_of_tables_chosen_by_their_size_is_a_case_of_its_own(monkeypatch)
     assert isinstance(model.tables[1], nn.Embedding)
 
 
-def test_a_snapshot_is_kept_while_the_next_one_is_made(monkeypatch):
-    """Parameters and two moments, a copy of all three, and the moments of the copy before; gradients are gone."""
+def test_a_snapshot_is_a_copy_of_the_parameters_and_half_a_copy_of_the_moments(monkeypatch):
     monkeypatch.setattr("rankfold.bench.memory.in_fresh_process", measured_here)
     rows = list(run_dlrm(["TTM"], CPU, dense=False, make=small_dlrm, foldings=small_folding, batch=1))
-    assert rows[3].peak_bytes >= 4 * (3 + 3 + 2) * rows[3].parameters
-    assert rows[3].peak_bytes > rows[2].peak_bytes
+    copied = rows[3].peak_bytes - rows[2].peak_bytes
+    assert 4 * rows[3].parameters < copied < 1.2 * 4 * 2 * rows[3].parameters
 
 
 def test_a_whole_network_on_a_cpu_is_a_process_of_its_own():
