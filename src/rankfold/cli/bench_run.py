@@ -38,7 +38,8 @@ Job = tuple[str, Callable[[], Iterable[Any]]]
 class Session:
     """One run of one benchmark; figures are kept after every job, so that a run cut short keeps what it measured.
 
-    ``replaced`` is when the file that they take the place of was written, ``waiting`` what has not been measured yet.
+    Until all are there they are beside ``file``, which may have those of an earlier run. ``replaced`` is when that was
+    written, ``waiting`` what has not been measured yet.
     """
 
     name: str
@@ -98,9 +99,7 @@ class Session:
                 self.rows += found
                 self.waiting.remove(title)
                 self.console.print(record_tables(self._record(found), self.console))
-                if self.file is not None:
-                    with writing(self.file):
-                        write_whole(self.file, self._text() + "\n")
+                self._keep()
         except KeyboardInterrupt:
             self._say_what_is_kept(len(jobs))
             raise typer.Exit(exit_code([])) from None
@@ -110,13 +109,23 @@ class Session:
             self.console.print(last)
         self.console.print(Text(f"All figures are in {self.file}{self._instead}"), soft_wrap=True)
 
+    def _keep(self) -> None:
+        if self.file is None:
+            return
+        unfinished = _beside(self.file)
+        target = unfinished if self.waiting else self.file
+        with writing(target):
+            write_whole(target, self._text() + "\n")
+            if target is self.file:
+                unfinished.unlink(missing_ok=True)
+
     def _say_what_is_kept(self, wanted: int) -> None:
         """After Ctrl-C. As JSON, what there is is printed."""
         done = wanted - len(self.waiting)
         if self.as_json and done:
             typer.echo(self._text())
-        kept = f"; the figures of {done} of {wanted} cases are in {self.file}{self._instead}"
-        typer.echo(f"Stopped{kept if done and self.file else ''}.", err=True)
+        kept = "" if self.file is None else f"; the figures of {done} of {wanted} cases are in {_beside(self.file)}"
+        typer.echo(f"Stopped{kept if done else ''}.", err=True)
 
     @property
     def _instead(self) -> str:
@@ -190,6 +199,11 @@ def _check_replaceable(file: Path) -> None:
         known = False
     if not known:
         raise typer.BadParameter(f"{file} is there and holds no figures; name another file", param_hint="--out")
+
+
+def _beside(file: Path) -> Path:
+    """Where figures are as long as there are more to come."""
+    return file.with_suffix(f".part{file.suffix}")
 
 
 def _console(quiet: bool) -> Console:
