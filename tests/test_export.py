@@ -129,6 +129,15 @@ def test_the_batch_is_the_only_open_dimension(exported):
         assert all(dim.dim_value > 0 for dim in rest)
 
 
+@pytest.mark.parametrize("kind", [rf.CP, rf.Tucker, rf.TT, rf.TTM])
+@pytest.mark.parametrize("bad", [1_000, 1_000_000, -1])
+def test_a_program_with_a_table_refuses_rows_beyond_its_folding(kind, bad):
+    table = rf.Embedding(1_000, 8, config=kind(2, in_dims=(10, 100)))
+    program = export_program(table, torch.tensor([[1], [2]])).module()
+    with pytest.raises(IndexError, match="out of range"):
+        program(torch.tensor([[3], [bad]]))
+
+
 def test_the_model_is_left_as_it_was(exported):
     model, before, _ = exported
     assert all(module.training for module in model.modules())

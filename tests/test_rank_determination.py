@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import rankfold as rf
 from rankfold import health as health_module
@@ -477,6 +478,44 @@ def test_a_nan_gradient_is_found_through_the_parameters_it_breaks() -> None:
         ranks.step()
 
 
+def test_all_that_is_trained_comes_back_together() -> None:
+    """A likelihood beside the model, and an averaged copy of it, are broken by the same NaN."""
+    model, likelihood = make_model(), rf.GaussianLikelihood()
+    optimizer = torch.optim.Adam([*rf.param_groups(model), {"params": likelihood.parameters()}], lr=0.01)
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    ranks = rf.RankDetermination(model, optimizer, num_data=100, total_steps=20, copies=average, check_every=1)
+
+    def step(target: float) -> None:
+        loss = likelihood(model(torch.randn(8, 12)), torch.full((8, 3), target)) + ranks.kl()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        average.update_parameters(model)
+        ranks.step()
+
+    step(1.0)
+    good = copy.deepcopy([*likelihood.parameters(), *average.parameters()])
+    with pytest.raises(rf.NumericalFault):
+        step(float("nan"))
+    assert not all(bool(p.isfinite().all()) for p in (*likelihood.parameters(), *average.parameters()))
+    assert ranks.restore() == 1
+    for parameter, before in zip((*likelihood.parameters(), *average.parameters()), good, strict=True):
+        assert torch.equal(parameter, before)
+    step(1.0)
+
+
+def test_a_broken_parameter_outside_of_the_model_is_named() -> None:
+    model, likelihood = make_model(), rf.GaussianLikelihood()
+    optimizer = torch.optim.SGD([*rf.param_groups(model), {"params": likelihood.parameters()}], lr=0.01)
+    ranks = rf.RankDetermination(model, optimizer, num_data=100, total_steps=20, check_every=1)
+    with torch.no_grad():
+        next(likelihood.parameters()).fill_(float("nan"))
+    (model(torch.randn(2, 12)).sum() + ranks.kl()).backward()
+    number = len(list(model.parameters()))
+    with pytest.raises(rf.NumericalFault, match=f"^a parameter outside of the model, {number} in the optimizer became"):
+        ranks.step()
+
+
 def test_without_snapshots_there_is_nothing_to_restore() -> None:
     _, ranks = make(snapshots=False)
     with pytest.raises(RuntimeError, match="no snapshot to return to"):
@@ -487,7 +526,7 @@ def test_there_are_never_two_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     model, ranks = make(check_every=1)
     train_step(model, ranks)
     health, copies = ranks._health, []
-    kept = [weakref.ref(tensor) for tensor in health._model_state.values()]
+    kept = [weakref.ref(tensor) for tensor in health._model_states[0].values()]
 
     def deepcopy(state: object) -> object:
         copies.append(state)

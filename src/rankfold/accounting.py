@@ -252,7 +252,7 @@ def _warnings(layers: Sequence[LayerAccount]) -> Iterator[str]:
         name = layer.name or "the model"
         if layer.collapsed:
             remedy = "Lower kl_weight, warm up longer, or drop the layer"
-            yield f"{name} collapsed: it carries nothing but its bias. {remedy}"
+            yield f"{name} collapsed: its weights are practically zero. {remedy}"
         elif falls := ", ".join(_falls_to_1(layer)):
             yield f"{name}: {falls}; lower kl_weight if accuracy suffers"
         if layer.kl_nats is not None and not math.isfinite(layer.kl_nats):

@@ -7,7 +7,8 @@ parameters. As long as all is well a snapshot is kept, to which training can ret
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, final
 
 import torch
@@ -39,21 +40,24 @@ class NumericalFault(FloatingPointError):
 
 @final
 class Health:
-    """Watches a model, and keeps the last state in which everything was finite.
+    """Watches all that is trained, and keeps the last state in which everything was finite.
 
     Args:
-        snapshots: whether to keep copies of the model's state and, with half the digits, of the optimizers'.
+        models: the model, and averaged copies of it.
+        optimizers: those of the model, and of what else is trained with it.
+        snapshots: whether to keep the state of all parameters and, with half the digits, of the optimizers.
     """
 
     def __init__(
-        self, model: nn.Module, optimizers: Sequence[Optimizer], device: torch.device, snapshots: bool
+        self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer], device: torch.device, snapshots: bool
     ) -> None:
-        self.model = model
+        self.models = models
         self.optimizers = optimizers
         self.snapshots = snapshots
         self.fault = torch.zeros((), device=device)  # NaN once there was trouble
         self.last_good_step: int | None = None
-        self._model_state: dict[str, Any] = {}
+        self._model_states: list[dict[str, Any]] = []
+        self._others: list[tuple[Tensor, Tensor]] = []  # parameters outside of the model, and their copies
         self._optimizer_states: list[dict[str, Any]] = []
 
     def note(self, value: Tensor) -> None:
@@ -62,7 +66,8 @@ class Health:
 
     def check(self, step: int) -> None:
         """Read the flag, look at all parameters, and take a snapshot or raise :class:`NumericalFault`."""
-        broken = not_finite(self.model.named_parameters())
+        others = ((f"a parameter outside of the model, {n} in the optimizer", p) for n, p in self._outside())
+        broken = not_finite(chain(self.models[0].named_parameters(), others))
         if broken or bool(self.fault.isnan()):
             raise NumericalFault(
                 f"{first_of(broken) or 'the KL'} became NaN or infinite by step {step}. {self._remedy()} Then lower "
@@ -74,8 +79,9 @@ class Health:
         """Remember the current state as good."""
         if self.snapshots:
             # the last one goes first, so that there are never two
-            self.last_good_step, self._model_state, self._optimizer_states = None, {}, []
-            self._model_state = copy.deepcopy(self.model.state_dict())
+            self.last_good_step, self._model_states, self._others, self._optimizer_states = None, [], [], []
+            self._model_states = [copy.deepcopy(model.state_dict()) for model in self.models]
+            self._others = [(parameter, parameter.detach().clone()) for _, parameter in self._outside()]
             self._optimizer_states = [_halved(optimizer.state_dict()) for optimizer in self.optimizers]
         self.last_good_step = step
 
@@ -83,11 +89,20 @@ class Health:
         """Put the last good state back; the step it was taken at."""
         if self.last_good_step is None or not self.snapshots:
             raise RuntimeError("there is no snapshot to return to; RankDetermination(snapshots=True) keeps them")
-        self.model.load_state_dict(self._model_state)
+        for model, state in zip(self.models, self._model_states, strict=True):
+            model.load_state_dict(state)
+        for parameter, value in self._others:
+            parameter.data.copy_(value)
         for optimizer, state in zip(self.optimizers, self._optimizer_states, strict=True):
             optimizer.load_state_dict(copy.deepcopy(state))  # as it loads, it converts to the parameters' dtype
         self.fault.zero_()
         return self.last_good_step
+
+    def _outside(self) -> Iterator[tuple[int, Tensor]]:
+        """Parameters of the optimizers that are not the model's, such as those of a likelihood, and their numbers."""
+        inside = {id(parameter) for parameter in self.models[0].parameters()}
+        parameters = (p for o in self.optimizers for group in o.param_groups for p in group["params"])
+        return ((n, parameter) for n, parameter in enumerate(parameters) if id(parameter) not in inside)
 
     def _remedy(self) -> str:
         if self.last_good_step is None or not self.snapshots:

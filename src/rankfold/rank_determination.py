@@ -114,7 +114,7 @@ class RankDetermination:
         self._last_kl = torch.zeros((), device=first.variance.device)
         self._order = StepOrder(self.optimizers)
         self._watch = RankWatch(self.tensors, self.rule)
-        self._health = Health(model, self.optimizers, first.variance.device, snapshots)
+        self._health = Health((model, *self.copies), self.optimizers, first.variance.device, snapshots)
         self._health.take_snapshot(0)
 
     # Half step 1 --------------------------------------------------------------------------------

@@ -73,12 +73,15 @@ class Folding:
         return flat if self.padded_size == self.size else flat[:, : self.size]
 
     def unravel(self, index: Tensor) -> list[Tensor]:
-        """Split a flat ``index`` (any shape) into one index per mode, most significant first."""
+        """Split a flat ``index`` (any shape) into one index per mode, most significant first.
+
+        The first mode gets all that is left, so that an index beyond the end is one there, too.
+        """
         parts = []
-        for n in reversed(self.dims):
+        for n in reversed(self.dims[1:]):
             parts.append(index % n)
             index = index // n
-        return parts[::-1]
+        return [index, *reversed(parts)]
 
 
 def is_positive_integer(value: object) -> bool:

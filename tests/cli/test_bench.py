@@ -82,7 +82,7 @@ def test_a_busy_machine_is_named(share, warned, monkeypatch):
     monkeypatch.setattr("rankfold.cli.bench_run.share_of_cores", lambda: share)
     monkeypatch.setattr("rankfold.cli.bench.run_case", one_row)
     result = run_bench("--only", "784", "--json")
-    assert ("warning: torch gets 50% of the time of" in result.stderr) == warned
+    assert ("and torch gets 50% of the time of its threads" in result.stderr) == warned
     assert json.loads(result.stdout)["rows"]
 
 
@@ -246,7 +246,7 @@ def test_a_run_that_is_cut_short_leaves_the_figures_of_an_earlier_one(monkeypatc
 def test_a_run_stopped_at_once_keeps_nothing(monkeypatch):
     monkeypatch.setattr("rankfold.cli.bench.run_case", until(""))
     result = run_bench("--out", "bench.json")
-    assert (result.exit_code, result.stderr) == (130, "Stopped.\n")
+    assert (result.exit_code, result.stderr) == (130, "Stopped before there were any figures.\n")
     assert not list(Path().glob("*.json"))
 
 

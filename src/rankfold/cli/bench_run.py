@@ -125,7 +125,7 @@ class Session:
         if self.as_json and done:
             typer.echo(self._text())
         kept = "" if self.file is None else f"; the figures of {done} of {wanted} cases are in {_beside(self.file)}"
-        typer.echo(f"Stopped{kept if done else ''}.", err=True)
+        typer.echo(f"Stopped{kept if done else ' before there were any figures'}.", err=True)
 
     @property
     def _instead(self) -> str:
@@ -183,8 +183,8 @@ def check_threads(count: int) -> None:
 def _warn_of_company(share: float) -> None:
     if share < LEAST_SHARE:
         typer.echo(
-            f"warning: torch gets {share:.0%} of the time of {torch.get_num_threads()} cores, as other programs want "
-            "them too; times will be far too long. Stop those, or give fewer --threads.",
+            f"warning: other programs want the cores too, and torch gets {share:.0%} of the time of its threads; "
+            "times will be too long. Stop those, or give fewer --threads.",
             err=True,
         )
 

@@ -12,6 +12,7 @@ import typer
 from rankfold.cli.reading import refusal
 from rankfold.cli.writing import writing
 from rankfold.experiments.planning import Request
+from rankfold.experiments.registry import TASKS
 from rankfold.experiments.results import DamagedResult, Places
 from rankfold.experiments.summary import summarize
 from rankfold.experiments.tables import Style, brief_grid, grids, render, write_between_markers
@@ -54,6 +55,8 @@ def table(
     except (ValueError, OSError) as error:
         raise refusal(error) from error
     typer.echo(said)
+    if (task := TASKS.get(name)) is not None and task.remark is not None:
+        typer.echo(f"note: {task.remark}", err=True)
     if not any(row.results for row in summary.rows):
         typer.echo(_nothing_found(request, places), err=True)
 

@@ -182,7 +182,7 @@ def _auc_targets(row: Row, rows: Sequence[Row], wanted: Mapping[str, Any]) -> li
     for other in others:
         seeds = min(len(row.results), len(other.results))
         found = compare(row.results[:seeds], other.results[:seeds])
-        text = f"{found.difference:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
+        text = f"{found.difference:+.5f} ({found.low:+.5f} to {found.high:+.5f})"
         targets.append(Target(row.name, f"AUC not below that of {other.name}", text, found.high >= 0.0))
     if "below_planted" in wanted:
         auc, planted = row.score("posterior_mean", "auc"), row.score("planted", "auc")

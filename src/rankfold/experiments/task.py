@@ -141,6 +141,7 @@ class Task:
         find: raises an error if the data are not in the folder.
         edition: what sets the data in the folder apart from the published ones, as a name; ``None`` if nothing does.
         needs: what a run asks of the machine, where that is more than most have.
+        remark: what to know before our results are held beside the paper's.
     """
 
     network: Callable[[], nn.Module]
@@ -156,6 +157,7 @@ class Task:
     find: Callable[[Path | None], object] | None = None
     edition: Callable[[Path | None], str | None] | None = None
     needs: str | None = None
+    remark: str | None = None
 
     def tensor_configs(
         self, spec: Spec, inference: Inference, ranks: Mapping[str, Sequence[int]] | None = None

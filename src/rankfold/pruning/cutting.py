@@ -223,7 +223,7 @@ def _warn_of_collapse(name: str, tensor: BayesianTensor, dead: Sequence[Tensor],
     groups = [n for n, group in enumerate(dead) if bool(group.all())]
     warnings.warn(
         f"{name} collapsed: by {rule}, all ranks of group {groups} are dead (ranks {list(tensor.format.ranks)}), as if "
-        f"the layer carried nothing but its bias; one rank is kept. To avoid it, {rule.remedy}",
+        f"all weights were zero; one rank is kept. To avoid it, {rule.remedy}",
         RankCollapseWarning,
         stacklevel=4,
     )
