@@ -334,6 +334,19 @@ def test_what_the_model_itself_refuses_is_its_own_error():
         export_program(LAYER, torch.ones(2, 9))
 
 
+@pytest.mark.parametrize(
+    ("example", "error", "message"),
+    [
+        (torch.full((4, 3), 1_000), IndexError, "index 1000 is out of range: valid indices are 0 to 999"),
+        (torch.ones(4, 3), TypeError, "indices must be int32 or int64, got torch.float32"),
+    ],
+)
+@pytest.mark.parametrize("kind", [rf.Embedding, rf.EmbeddingBag])
+def test_an_example_of_indices_is_checked(kind, example, error, message):
+    with pytest.raises(error, match=message):
+        export_program(kind(1_000, 8, config=rf.TTM(2)), example)
+
+
 class Stubborn(nn.Module):
     """Fixes its batch."""
 

@@ -11,6 +11,7 @@ from rankfold.bayesian_vector import BayesianVector
 from rankfold.export.layouts import Layout, laid_out
 from rankfold.health import first_of, not_finite
 from rankfold.layers import Embedding, EmbeddingBag
+from rankfold.layers.row_checks import check_index
 from rankfold.posterior import PointPosterior
 from rankfold.wrapping import check_values, unwrapped
 
@@ -60,7 +61,7 @@ class Rows(nn.Module):
         self.layer = layer
 
     def forward(self, index: Tensor) -> Tensor:
-        rows = rows_of(self.layer.tensor, index)
+        rows = _rows_of(self.layer, index)
         padding = self.layer.padding_idx
         return rows if padding is None else rows * (index != padding)[..., None].to(rows.dtype)
 
@@ -95,12 +96,14 @@ class Bags(nn.Module):
     def _rows(self, index: Tensor) -> Tensor:
         if isinstance(self.layer, nn.EmbeddingBag):
             return F.embedding(index, self.layer.weight)
-        return rows_of(self.layer.tensor, index)
+        return _rows_of(self.layer, index)
 
 
-def rows_of(tensor: BayesianTensor, index: Tensor) -> Tensor:
-    """``A[index]``: index (*) to (*, J)."""
-    return tensor.rows(index.reshape(-1)).reshape(*index.shape, tensor.format.outputs.size)
+def _rows_of(layer: Embedding | EmbeddingBag, index: Tensor) -> Tensor:
+    """``A[index]``: index (*) to (*, J). Indices of the example are checked, later ones are not."""
+    if not torch.compiler.is_exporting():
+        check_index(index, layer.num_embeddings)
+    return layer.tensor.rows(index.reshape(-1)).reshape(*index.shape, layer.embedding_dim)
 
 
 def _with_plain_lookups(model: nn.Module) -> nn.Module:

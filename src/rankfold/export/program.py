@@ -71,7 +71,7 @@ def checked_inputs(example_inputs: Inputs) -> tuple[Tensor, ...]:
     if not inputs or any(not shape or shape[0] < 1 or shape[0] != shapes[0][0] for shape in shapes):
         raise ValueError(
             f"example_inputs must have the batch as their first dimension, the same for all and at least 1, "
-            f"got shapes {shapes}"
+            f"got shapes {shapes}; pad bags that have offsets to one length, (B, N)"
         )
     return tuple(value.detach().cpu() for value in inputs)
 
