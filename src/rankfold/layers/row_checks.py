@@ -50,7 +50,7 @@ def check_index(index: Tensor, size: int) -> None:
     """Raise if an index is not in [0, size); padded rows beyond ``size`` are not valid either.
 
     On an accelerator, and in compiled code, the check runs on the device and does not wait for it. On CUDA it is that
-    of ``torch.nn.Embedding``, which takes indices modulo 2³².
+    which ``torch.nn.Embedding`` relies on, too.
     """
     if not isinstance(index, Tensor):
         raise TypeError(f"indices must be a tensor of int32 or int64, got {type(index).__name__}")
