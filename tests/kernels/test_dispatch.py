@@ -95,7 +95,7 @@ def test_tables_are_found_in_the_memory_of_their_factors(format):
     for layout in layouts.layouts(format):
         program = programs.program(layout, format)
         tables = [recipe.source(factors).contiguous() for recipe in program.tables]
-        seen = chain._seen(tables, program.places, program.sizes, program.strides)
+        seen = chain._seen(tables, chain.Chain(program.places, program.sizes, program.strides))
         for recipe, table in zip(program.tables, seen, strict=True):
             torch.testing.assert_close(table, recipe.form(factors), rtol=0, atol=0)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rankfold.kernels import reference
-from rankfold.kernels.chain_launch import Chain, launch_backward, launch_forward
+from rankfold.kernels.chain_launch import Chain, Rows, launch_backward, launch_forward
 from rankfold.kernels.launch import give_up, usable
 from rankfold.kernels.operators import Operator
 from rankfold.kernels.tiles import Sizes
@@ -37,15 +37,14 @@ def _forward(
     L (·, JL, R1), M (·, R1, JM, R2) and R (·, R2, JR) in their memory, by ``strides``. With bags, ``bag`` (N,) says
     where a row goes.
     """
-    tables = _given(left, middle, right)
+    tables, chain = _given(left, middle, right), Chain(tuple(places), Sizes(*sizes), tuple(strides))
     if usable(left):
-        chain = Chain(tuple(places), Sizes(*sizes), tuple(strides))
         try:
-            return launch_forward(index, order, group, tables, chain, bag, scale, bags)
+            return launch_forward(Rows(index, order, group, bag, scale), tables, chain, bags)
         except Exception as error:  # whatever stops a compiler or a launch must not stop the user
             give_up(error)
-    seen, order = _seen(tables, places, sizes, strides), _order(index, order, places)
-    return reference.chain_rows(index, order, seen, places, bag, scale, bags)
+    order = _order(index, order, places)
+    return reference.chain_rows(index, order, _seen(tables, chain), places, bag, scale, bags)
 
 
 def _fake_forward(
@@ -80,15 +79,14 @@ def _backward(
     scale: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of the tables of ``chain_rows``; that of a missing one is empty."""
-    tables = _given(left, middle, right)
+    tables, chain = _given(left, middle, right), Chain(tuple(places), Sizes(*sizes), tuple(strides))
     if usable(left):
-        chain = Chain(tuple(places), Sizes(*sizes), tuple(strides))
         try:
-            return _three(launch_backward(grad, index, order, group, tables, chain, bag, scale))
+            return _three(launch_backward(grad, Rows(index, order, group, bag, scale), tables, chain))
         except Exception as error:  # as above
             give_up(error)
-    seen, order = _seen(tables, places, sizes, strides), _order(index, order, places)
-    found = reference.chain_rows_backward(grad, index, order, seen, places, bag, scale)
+    order = _order(index, order, places)
+    found = reference.chain_rows_backward(grad, index, order, _seen(tables, chain), places, bag, scale)
     # they have the strides of what was seen, and so the entries of the tables in their memory
     return _three([d.as_strided(table.shape, table.stride()) for d, table in zip(found, tables, strict=True)])
 
@@ -123,16 +121,14 @@ def _order(index: Tensor, order: Tensor | None, places: Sequence[int]) -> Tensor
     return sorted_groups(index, places)[1] if order is None else order
 
 
-def _seen(
-    tables: Sequence[Tensor], places: Sequence[int], sizes: Sequence[int], strides: Sequence[int]
-) -> list[Tensor]:
+def _seen(tables: Sequence[Tensor], chain: Chain) -> list[Tensor]:
     """L (·, JL, R1), M (·, R1, JM, R2) and R (·, R2, JR), in the memory of the tables."""
-    left, before, outputs, after, right = sizes
-    axes = ((left, before), (before, outputs, after), (after, right))
-    starts = (0, 3, 7, 10)
+    left, before, outputs, after, right = chain.sizes
+    sizes = ((left, before), (before, outputs, after), (after, right))
+    strides = (chain.strides[:3], chain.strides[3:7], chain.strides[7:])
     return [
-        table.as_strided((places[2 * n + 1], *axes[n]), strides[starts[n] : starts[n + 1]])
-        for n, table in enumerate(tables)
+        table.as_strided((rows, *of_row), apart)
+        for table, rows, of_row, apart in zip(tables, chain.places[1::2], sizes, strides, strict=False)
     ]
 
 

@@ -21,6 +21,16 @@ class Chain(NamedTuple):
     strides: tuple[int, ...]
 
 
+class Rows(NamedTuple):
+    """Flat indices of rows, their order by groups and these groups, and with bags where they go and their weights."""
+
+    flat: Tensor
+    order: Tensor | None
+    group: Tensor | None
+    bag: Tensor | None
+    scale: Tensor | None
+
+
 class Launch(NamedTuple):
     """What launches for the same chain have in common: tiles, numbers and options."""
 
@@ -29,54 +39,36 @@ class Launch(NamedTuple):
     options: dict[str, Any]
 
 
-def launch_forward(
-    index: Tensor,
-    order: Tensor | None,
-    group: Tensor | None,
-    tables: Sequence[Tensor],
-    chain: Chain,
-    bag: Tensor | None,
-    scale: Tensor | None,
-    bags: int,
-) -> Tensor:
+def launch_forward(rows: Rows, tables: Sequence[Tensor], chain: Chain, bags: int) -> Tensor:
     """Run the forward kernel; bags are summed in float32."""
     from rankfold.kernels.chain_triton import chain_forward
 
-    count, entries, like = index.shape[0], chain.sizes.entries, tables[0]
-    out = like.new_empty(count, entries) if bag is None else like.new_zeros(bags, entries, dtype=torch.float32)
+    count, entries, like = rows.flat.shape[0], chain.sizes.entries, tables[0]
+    out = like.new_empty(count, entries) if rows.bag is None else like.new_zeros(bags, entries, dtype=torch.float32)
     if count:
-        launch = _launch(chain, order, bag, like, count, backward=False)
-        with torch.cuda.device_of(index):
-            chain_forward[_programs(count, launch, order, chain)](
-                *_operands(index, order, group, tables, bag, scale), out, count, *launch.numbers, **launch.options
+        launch = _launch(chain, rows, like, backward=False)
+        with torch.cuda.device_of(like):
+            chain_forward[_programs(rows, launch, chain)](
+                *_operands(rows, tables), out, count, *launch.numbers, **launch.options
             )
     return out.to(like.dtype)
 
 
-def launch_backward(
-    grad: Tensor,
-    index: Tensor,
-    order: Tensor | None,
-    group: Tensor | None,
-    tables: Sequence[Tensor],
-    chain: Chain,
-    bag: Tensor | None,
-    scale: Tensor | None,
-) -> list[Tensor]:
+def launch_backward(grad: Tensor, rows: Rows, tables: Sequence[Tensor], chain: Chain) -> list[Tensor]:
     """Run the backward kernel; gradients are summed in float32, and so are their copies."""
     from rankfold.kernels.chain_triton import chain_backward
 
-    count, is_sorted = index.shape[0], order is not None
+    count, is_sorted = rows.flat.shape[0], rows.order is not None
     gradients = copies_of_gradients(tables) if is_sorted else zero_gradients(tables)
     if count:
-        launch = _launch(chain, order, bag, tables[0], count, backward=True)
+        launch = _launch(chain, rows, tables[0], backward=True)
         targets = (*gradients, gradients[0])[:3]  # an unused pointer where there is no right table
         copies = [(d.shape[0], d.stride(0)) if is_sorted else (1, 0) for d in targets]
         # gradients of equal rows are added up in a tile where they have no copies, by a product of 16 rows at least
         can_merge = is_sorted and launch.tiles.rows >= 16
-        with torch.cuda.device_of(index):
-            chain_backward[_programs(count, launch, order, chain)](
-                *_operands(index, order, group, tables, bag, scale), grad, *targets, count,
+        with torch.cuda.device_of(grad):
+            chain_backward[_programs(rows, launch, chain)](
+                *_operands(rows, tables), grad, *targets, count,
                 *(number for pair in copies for number in pair), *launch.numbers, **launch.options,
                 MERGE_LEFT=can_merge and copies[0][0] == 1, MERGE_RIGHT=can_merge and copies[2][0] == 1,
             )  # fmt: skip
@@ -85,31 +77,23 @@ def launch_backward(
     return [d.to(tables[0].dtype) for d in gradients]
 
 
-def _programs(count: int, launch: Launch, order: Tensor | None, chain: Chain) -> tuple[int]:
+def _programs(rows: Rows, launch: Launch, chain: Chain) -> tuple[int]:
     """How many programs there are: one for every row, or for every stretch of slots and group that can meet."""
-    return (count if order is None else (count - 1) // launch.tiles.rows + chain.places[3],)
+    count = rows.flat.shape[0]
+    return (count if rows.order is None else (count - 1) // launch.tiles.rows + chain.places[3],)
 
 
-def _operands(
-    index: Tensor,
-    order: Tensor | None,
-    group: Tensor | None,
-    tables: Sequence[Tensor],
-    bag: Tensor | None,
-    scale: Tensor | None,
-) -> tuple[Tensor, ...]:
+def _operands(rows: Rows, tables: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Pointers, of vectors without gaps; unused ones point to the first table or the index."""
     three = (*tables, *(tables[0],) * (3 - len(tables)))
-    index, order, group, bag, scale = without_gaps(index, order, group, bag, scale)
+    index, order, group, bag, scale = without_gaps(*rows)
     return index, order, group, *three, bag, scale
 
 
-def _launch(
-    chain: Chain, order: Tensor | None, bag: Tensor | None, like: Tensor, count: int, *, backward: bool
-) -> Launch:
+def _launch(chain: Chain, rows: Rows, like: Tensor, *, backward: bool) -> Launch:
     """What a launch for so many rows needs; batches of similar size share it."""
-    rows_per_group = None if order is None else padded(-(-count // chain.places[3]), 16)
-    return _planned(chain, rows_per_group, bag is not None, precision(like.dtype), backward)
+    rows_per_group = None if rows.order is None else padded(-(-rows.flat.shape[0] // chain.places[3]), 16)
+    return _planned(chain, rows_per_group, rows.bag is not None, precision(like.dtype), backward)
 
 
 @lru_cache(maxsize=16384)

@@ -98,8 +98,7 @@ def _laid_out_as(gradient: Tensor, table: Tensor) -> Tensor:
 
 def copies_of_gradients(tables: Sequence[Tensor]) -> list[Tensor]:
     """Float32 gradients of zeros (copies, *shape) of tables without gaps, to be added up: several of a small one."""
-    copies = [min(_MOST_COPIES, _ENTRIES_OF_COPIES // max(1, table.numel())) for table in tables]
+    copies = [min(_MOST_COPIES, max(1, _ENTRIES_OF_COPIES // max(1, table.numel()))) for table in tables]
     return [
-        table.new_zeros(max(1, number), *table.shape, dtype=torch.float32)
-        for table, number in zip(tables, copies, strict=True)
+        table.new_zeros(number, *table.shape, dtype=torch.float32) for table, number in zip(tables, copies, strict=True)
     ]
