@@ -7,6 +7,7 @@ The digits are those of scikit-learn: ``pip install 'rankfold[cli]'`` brings it.
 
 import os
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -67,6 +68,7 @@ def main() -> None:
         print(rf.report(model))
     dist.barrier()
     dist.destroy_process_group()
+    time.sleep(0.5)  # gloo's threads let go of their last tensors, for which they need a Python that is not ending
 
 
 if __name__ == "__main__":
