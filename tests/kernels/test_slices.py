@@ -165,6 +165,23 @@ def test_tensors_of_other_kinds_are_left_to_torch(device: str) -> None:
     assert not slices.usable([*means[:-1], means[-1].as_subclass(Other)], log_stds)
 
 
+def test_gaps_and_unlike_dtypes_are_left_to_torch(device: str) -> None:
+    means, log_stds, _ = arrays(device)
+    assert not slices.usable([means[0].T, *means[1:]], log_stds)
+    assert not slices.usable(means, [log_stds[0].T, *log_stds[1:]])
+    assert not slices.usable([means[0].bfloat16(), *means[1:]], log_stds)
+
+
+def test_arrays_are_found_where_they_move(device: str) -> None:
+    means, log_stds, variances = arrays(device)
+    before = gaussian.kl_divergence(means, log_stds, variances).item()
+    with torch.no_grad():
+        for array in (*means, *log_stds):
+            old, array.data = array.data, array.data.clone()
+            old.fill_(torch.nan)
+    assert gaussian.kl_divergence(means, log_stds, variances).item() == before
+
+
 class Other(Tensor):
     pass
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,15 +22,18 @@ Shape = tuple[int, ...]
 # The size of a rank group, and the (array, axis) pairs whose slices belong to its ranks.
 Group = tuple[int, tuple[tuple[int, int], ...]]
 
-# Fusing is said aloud, as its default is about to change.
-_OPTIONS = {"BLOCK": 1024, "enable_fp_fusion": True}
 # A program of the KL takes a slice of at most about so many entries; larger ones are cut into several.
 _MOST_ENTRIES = 4096
 
 
 class Slice(NamedTuple):
-    """``outer`` runs of ``inner`` neighbours, ``step`` apart, and the number of their prior variance."""
+    """Entries of the array with this number, whose gradient begins at ``place`` in that of all arrays.
 
+    They are ``outer`` runs of ``inner`` neighbours, ``step`` apart, and share the prior variance with this number.
+    """
+
+    array: int
+    place: int
     start: int
     outer: int
     step: int
@@ -48,14 +51,18 @@ class Slice(NamedTuple):
 
 
 def usable(means: Sequence[Tensor], log_stds: Sequence[Tensor]) -> bool:
-    """Whether kernels can run on these arrays: whole, of one device, float32 or lower, and fewer than 2³⁰ entries."""
+    """Whether kernels can run on these arrays: whole, without gaps, of one device, and fewer than 2³⁰ entries.
+
+    Means are all float32 or all bfloat16, log-stds float32.
+    """
     if not log_stds or torch.compiler.is_compiling() or not launch.usable(means[0]):
         return False
     tensors = (*means, *log_stds)
     plain = {type(tensor) for tensor in tensors} <= {Tensor, nn.Parameter}  # not spread over processes, for one
-    alike = len({tensor.device for tensor in tensors}) == 1
+    alike = len({tensor.device for tensor in tensors}) == len({mean.dtype for mean in means}) == 1
     single = {log_std.dtype for log_std in log_stds} == {torch.float32}
-    return plain and alike and single and sum(mean.numel() for mean in means) < 2**30
+    whole = all(tensor.is_contiguous() for tensor in tensors)
+    return plain and alike and single and whole and sum(mean.numel() for mean in means) < 2**30
 
 
 def kl(
@@ -70,14 +77,23 @@ def kl(
     """
     from rankfold.kernels.slices_triton import slice_kl
 
-    shapes, prior_shapes = _shapes(means), _shapes(variances)
-    table = _kl_table(shapes, prior_shapes, means[0].device)
-    flat, variance = _laid_out(means, log_stds), end_to_end(variances)
-    nats, gradient = flat.new_empty(len(table)), torch.empty_like(flat)
-    size, (beta, num_data) = flat.numel() // 2, weight or (flat, 1)
-    with torch.cuda.device_of(flat):
+    table = _kl_table(_shapes(means), _shapes(variances), means[0].device)
+    addresses, variance = _addresses(means, log_stds), end_to_end(variances)
+    size, (beta, num_data) = sum(mean.numel() for mean in means), weight or (variance, 1)
+    nats, gradient = log_stds[0].new_empty(len(table)), log_stds[0].new_empty(2 * size)
+    with torch.cuda.device_of(table):
         slice_kl[(len(table),)](
-            flat, variance, table, beta, nats, gradient, size, 1.0 / num_data, WEIGHTED=weight is not None, **_OPTIONS
+            addresses,
+            variance,
+            table,
+            beta,
+            nats,
+            gradient,
+            len(means),
+            size,
+            1.0 / num_data,
+            WEIGHTED=weight is not None,
+            **_options(means),
         )
     return nats.sum(), _as_parameters(gradient, means, log_stds)
 
@@ -87,10 +103,9 @@ def second_moments(means: Sequence[Tensor], log_stds: Sequence[Tensor], groups: 
     from rankfold.kernels.slices_triton import slice_moments
 
     table, bounds = _moment_table(_shapes(means), groups, means[0].device)
-    flat = _laid_out(means, log_stds)
-    moments = flat.new_empty(len(bounds) - 1)
-    with torch.cuda.device_of(flat):
-        slice_moments[(len(moments),)](flat, table, bounds, moments, flat.numel() // 2, **_OPTIONS)
+    addresses, moments = _addresses(means, log_stds), log_stds[0].new_empty(len(bounds) - 1)
+    with torch.cuda.device_of(table):
+        slice_moments[(len(moments),)](addresses, table, bounds, moments, len(means), **_options(means))
     return moments
 
 
@@ -98,15 +113,21 @@ def _shapes(tensors: Sequence[Tensor]) -> tuple[Shape, ...]:
     return tuple(tuple(tensor.shape) for tensor in tensors)
 
 
-def _laid_out(means: Sequence[Tensor], log_stds: Sequence[Tensor]) -> Tensor:
-    """All means, then all log-stds, in float32; of one dtype they are one copy."""
-    if means[0].dtype == log_stds[0].dtype:
-        return end_to_end([*means, *log_stds])
-    return torch.cat([end_to_end(means).to(log_stds[0].dtype), end_to_end(log_stds)])
+def _options(means: Sequence[Tensor]) -> dict[str, Any]:
+    import triton.language as tl
+
+    kind = tl.float32 if means[0].dtype == torch.float32 else tl.bfloat16
+    # fusing is said aloud, as its default is about to change
+    return {"MEAN": kind, "BLOCK": 1024, "enable_fp_fusion": True}
+
+
+def _addresses(means: Sequence[Tensor], log_stds: Sequence[Tensor]) -> Tensor:
+    """Where all means, then all log-stds, lie in memory (2N,)."""
+    return _address_table(tuple(tensor.data_ptr() for tensor in (*means, *log_stds)), means[0].device)
 
 
 def _as_parameters(row: Tensor, means: Sequence[Tensor], log_stds: Sequence[Tensor]) -> list[Tensor]:
-    """The inverse: a row like :func:`_laid_out` in the shapes and dtypes of all means and log-stds."""
+    """A row of all means, then all log-stds, in their shapes and dtypes."""
     if means[0].dtype == row.dtype:
         return taken_apart(row, [*means, *log_stds])
     by_mean, by_log_std = row.chunk(2)
@@ -119,11 +140,11 @@ def _as_parameters(row: Tensor, means: Sequence[Tensor], log_stds: Sequence[Tens
 
 @cache
 def _kl_table(shapes: tuple[Shape, ...], prior_shapes: tuple[Shape, ...], device: torch.device) -> Tensor:
-    """The slices of arrays whose prior variances have these shapes, and the places of the variances, (·, 5)."""
+    """The slices of arrays whose prior variances have these shapes, (·, 7)."""
     rows, first = [], 0
-    for start, shape, prior in zip(_starts(shapes), shapes, prior_shapes, strict=True):
+    for array, prior in enumerate(prior_shapes):
         axis = next((n for n, size in enumerate(prior) if size > 1), None)
-        rows += [part for piece in _slices(start, shape, axis, first) for part in piece.cut()]
+        rows += [part for piece in _slices(shapes, array, axis, first) for part in piece.cut()]
         first += math.prod(prior)
     return torch.tensor(rows, dtype=torch.int32, device=device)
 
@@ -131,10 +152,9 @@ def _kl_table(shapes: tuple[Shape, ...], prior_shapes: tuple[Shape, ...], device
 @cache
 def _moment_table(shapes: tuple[Shape, ...], groups: tuple[Group, ...], device: torch.device) -> tuple[Tensor, Tensor]:
     """The slices of every group's ranks, those of one rank after the other, and where each rank's begin."""
-    starts = _starts(shapes)
     by_rank: list[list[Slice]] = []
     for size, axes in groups:
-        pieces = [_slices(starts[array], shapes[array], axis, 0) for array, axis in axes]
+        pieces = [_slices(shapes, array, axis, 0) for array, axis in axes]
         by_rank += [[piece[k] for piece in pieces] for k in range(size)]
     rows = [row for rank in by_rank for row in rank]
     bounds = [0, *accumulate(len(rank) for rank in by_rank)]
@@ -144,14 +164,16 @@ def _moment_table(shapes: tuple[Shape, ...], groups: tuple[Group, ...], device: 
     )
 
 
-def _starts(shapes: Sequence[Shape]) -> list[int]:
-    return [0, *accumulate(math.prod(shape) for shape in shapes)][:-1]
+@cache
+def _address_table(addresses: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor(addresses, dtype=torch.int64, device=device)
 
 
-def _slices(start: int, shape: Shape, axis: int | None, variance: int) -> list[Slice]:
+def _slices(shapes: Sequence[Shape], array: int, axis: int | None, variance: int) -> list[Slice]:
     """An array cut along an axis, its variances numbered from ``variance`` on; without an axis in one piece."""
+    shape, place = shapes[array], sum(math.prod(before) for before in shapes[:array])
     if axis is None:
-        return [Slice(start, 1, 0, math.prod(shape), variance)]
+        return [Slice(array, place, 0, 1, 0, math.prod(shape), variance)]
     inner = math.prod(shape[axis + 1 :])
     outer, step = math.prod(shape[:axis]), shape[axis] * inner
-    return [Slice(start + k * inner, outer, step, inner, variance + k) for k in range(shape[axis])]
+    return [Slice(array, place, k * inner, outer, step, inner, variance + k) for k in range(shape[axis])]

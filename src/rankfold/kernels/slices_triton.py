@@ -1,7 +1,7 @@
 """Triton kernels for the KL and the second moments of Gaussian arrays, slice by slice.
 
-All arrays lie end to end: first their means, ``size`` numbers, then their log-stds. A row of a table describes a
-slice, which shares one prior variance: ``outer`` runs of ``inner`` neighbours, ``step`` apart. Sums are in float32.
+Arrays lie wherever they are: ``addresses`` are those of all means, then of all log-stds, ``arrays`` of each. A row of
+a table describes a slice, which shares one prior variance. Sums are in float32.
 """
 
 import triton
@@ -12,14 +12,21 @@ from rankfold.kernels.gather_triton import load
 
 @triton.jit
 def _row(table, n):
-    """Start, number and distance of runs, and their length."""
-    row = table + n * 5
-    return tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
+    """Number of the array, its place among all, and of the slice: start, number and distance of runs, their length."""
+    row = table + n * 7
+    return tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3), tl.load(row + 4), tl.load(row + 5)
 
 
 @triton.jit
-def _place(entry, start, step, inner):
-    """Where the entries of a slice are."""
+def _pointers(addresses, array, arrays, MEAN: tl.constexpr):
+    """To the means and the log-stds of an array."""
+    mean = tl.load(addresses + array).to(tl.pointer_type(MEAN))
+    return mean, tl.load(addresses + arrays + array).to(tl.pointer_type(tl.float32))
+
+
+@triton.jit
+def _within(entry, start, step, inner):
+    """Where in their array the entries of a slice are."""
     return start + entry // inner * step + entry % inner
 
 
@@ -31,47 +38,51 @@ def _noise(log_std, live):
 
 @triton.jit
 def slice_kl(
-    flat, variance, table, beta, nats, gradient, size, share, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr
+    addresses, variance, table, beta, nats, gradient, arrays, size, share,
+    WEIGHTED: tl.constexpr, MEAN: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """``nats[n]`` of the slice in row n of the table, and the gradient of its entries, laid out as ``flat`` is.
+    """``nats[n]`` of the slice in row n of the table, and the gradient of its entries.
 
-    Both are multiplied by β times ``share`` if they are weighted.
+    Gradients by all means, ``size`` numbers, lie end to end, and then those by all log-stds. Everything is multiplied
+    by β times ``share`` if it is weighted.
     """
-    start, outer, step, inner = _row(table, tl.program_id(0))
-    v = tl.load(variance + tl.load(table + tl.program_id(0) * 5 + 4)).to(tl.float32)
+    array, place, start, outer, step, inner = _row(table, tl.program_id(0))
+    means, log_stds = _pointers(addresses, array, arrays, MEAN)
+    v = tl.load(variance + tl.load(table + tl.program_id(0) * 7 + 6)).to(tl.float32)
     weight = share
     if WEIGHTED:
         weight *= tl.load(beta).to(tl.float32)
     total = outer * inner
-    moments, log_stds = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
+    moments, sums = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
     for first in range(0, total, BLOCK):
         entry = first + tl.arange(0, BLOCK)
         live = entry < total
-        at = _place(entry, start, step, inner)
-        mean, log_std = load(flat, at, live), load(flat + size, at, live)
+        at = _within(entry, start, step, inner)
+        mean, log_std = load(means, at, live), load(log_stds, at, live)
         noise = _noise(log_std, live)
         moments += mean * mean + noise
-        log_stds += log_std
+        sums += log_std
         # ∂KL/∂μ = μ / v, ∂KL/∂log σ = σ² / v − 1
-        tl.store(gradient + at, weight * (mean / v), mask=live)
-        tl.store(gradient + size + at, weight * (noise / v - 1.0), mask=live)
+        tl.store(gradient + place + at, weight * (mean / v), mask=live)
+        tl.store(gradient + size + place + at, weight * (noise / v - 1.0), mask=live)
     # Σ ½ (μ² + σ²)/v + ½ log v − log σ − ½
-    value = 0.5 * (tl.sum(moments) / v + total * (tl.log(v) - 1.0)) - tl.sum(log_stds)
+    value = 0.5 * (tl.sum(moments) / v + total * (tl.log(v) - 1.0)) - tl.sum(sums)
     tl.store(nats + tl.program_id(0), weight * value)
 
 
 @triton.jit
-def slice_moments(flat, table, bounds, moments, size, BLOCK: tl.constexpr):
+def slice_moments(addresses, table, bounds, moments, arrays, MEAN: tl.constexpr, BLOCK: tl.constexpr):
     """``moments[k] = Σ μ² + σ²`` over the slices in rows ``bounds[k]`` to ``bounds[k + 1]``."""
     k = tl.program_id(0)
     sums = tl.zeros((BLOCK,), tl.float32)
     for n in range(tl.load(bounds + k), tl.load(bounds + k + 1)):
-        start, outer, step, inner = _row(table, n)
+        array, _, start, outer, step, inner = _row(table, n)
+        means, log_stds = _pointers(addresses, array, arrays, MEAN)
         total = outer * inner
         for first in range(0, total, BLOCK):
             entry = first + tl.arange(0, BLOCK)
             live = entry < total
-            at = _place(entry, start, step, inner)
-            mean = load(flat, at, live)
-            sums += mean * mean + _noise(load(flat + size, at, live), live)
+            at = _within(entry, start, step, inner)
+            mean = load(means, at, live)
+            sums += mean * mean + _noise(load(log_stds, at, live), live)
     tl.store(moments + k, tl.sum(sums))
