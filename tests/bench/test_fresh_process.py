@@ -35,9 +35,10 @@ def die(number):
 def test_the_peak_is_that_of_the_call_and_not_of_the_process_that_asks():
     fill(1_000)
     assert peak_resident_set() > 1_000 * MIB
-    little, much = (in_fresh_process(partial(fill, mib)) for mib in (200, 500))  # imports alone pass the first 100
-    assert (little.value, much.value) == (200 * MIB // 4, 500 * MIB // 4)
-    assert 200 * MIB < little.peak_bytes < 900 * MIB
+    # imports have a peak of their own, higher where Python has to compile them first, which the calls must pass
+    little, much = (in_fresh_process(partial(fill, mib)) for mib in (400, 700))
+    assert (little.value, much.value) == (400 * MIB // 4, 700 * MIB // 4)
+    assert 400 * MIB < little.peak_bytes < 1_000 * MIB
     assert much.peak_bytes - little.peak_bytes == pytest.approx(300 * MIB, abs=30 * MIB)
 
 
