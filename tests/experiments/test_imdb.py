@@ -25,10 +25,10 @@ COUNTS = {
     (imdb, "tucker"): (78_540, 157_115),
     (imdb, "tt"): (28_260, 56_640),
     (imdb, "ttm"): (22_440, 44_980),
-    (ngram, "cp"): (279_300, 2 * 279_300 + 350),
-    (ngram, "tucker"): (251_812, 2 * 251_812 + 88),
-    (ngram, "tt"): (278_592, 2 * 278_592 + 72),
-    (ngram, "ttm"): (270_080, 2 * 270_080 + 32),
+    (ngram, "cp"): (272_748, 2 * 272_748 + 42),  # 42 · (3,183 + 3,183 + 128)
+    (ngram, "tucker"): (137_880, 2 * 137_880 + 60),  # 20 · (3,183 + 3,183 + 128) + 20³
+    (ngram, "tt"): (255_024, 2 * 255_024 + 23),  # 3,183 · 20 + 20 · 3,183 · 3 + 3 · 128
+    (ngram, "ttm"): (305_568, 2 * 305_568 + 4),  # 4 · 3,183 · (8 + 16)
 }
 
 
@@ -40,7 +40,7 @@ def tensorized(task, format, inference):
 
 
 @pytest.mark.parametrize(("module", "format"), COUNTS, ids=lambda value: getattr(value, "__name__", value))
-def test_the_table_has_the_papers_number_of_parameters(module, format):
+def test_the_table_has_the_number_of_parameters_of_its_folding(module, format):
     fixed, bayes = COUNTS[module, format]
     dense = 6_400_000 if module is imdb else 10_131_227 * 128
     for inference, training in (("fixed", fixed), ("bayes", bayes)):
@@ -55,13 +55,14 @@ def test_the_table_has_the_papers_number_of_parameters(module, format):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Made-up reviews: of 3 to 12 words with a verdict at the end, and one too long to be kept whole."""
+    """Made-up reviews: of up to 12 words with a verdict at the end, and one too long to be kept whole."""
     root = tmp_path_factory.mktemp("reviews")
     for half, size in (("train", NUM_TRAIN), ("test", NUM_TEST)):
         with (root / f"imdb-{half}.jsonl").open("w") as file:
             for n in range(size):
                 label = int(n >= size // 2)
-                words = [f"{half}{n}", *(["the", "movie", "was"] * (1 + n % 3)), "good" if label else "bad"]
+                middle, verdict = ["the", "movie", "was"] * (1 + n % 3), "good" if label else "bad"
+                words = [f"number{n}", f"{half}{n}", *middle, verdict]
                 if n == 0:
                     words = ["opening"] * 500 + words
                 file.write(json.dumps({"text": " ".join(words), "label": label}) + "\n")
@@ -92,11 +93,10 @@ def test_both_splits_train_on_the_same_and_share_the_test_half(task_data):
     trained = [parts(data[split].train)[0][0] for split in ("test", "validation")]
     assert torch.equal(*trained)
     looked_at = [parts(data[split].evaluation) for split in ("test", "validation")]
-    rows = [tuple(row) for inputs, _ in looked_at for row in inputs[0][:, 400:].tolist()]
+    rows = [tuple(row) for inputs, _ in looked_at for row in inputs[0].tolist()]
     assert [len(labels) for _, labels in looked_at] == [NUM_TEST // 2] * 2
     assert sum(int(labels.sum()) for _, labels in looked_at) == NUM_TEST // 2
-    if rows[0]:  # pairs and triples tell reviews apart, unknown words do not
-        assert len(set(rows)) == NUM_TEST
+    assert len(set(rows)) == NUM_TEST
 
 
 def test_the_division_is_always_the_same(task_data, folder):

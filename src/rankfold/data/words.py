@@ -1,4 +1,4 @@
-"""From texts to numbers: words, a vocabulary, sequences of one length, and hashed n-grams.
+"""From texts to numbers: words, a vocabulary, sequences of one length, and n-grams.
 
 A text is lowercased, its ``<br />`` become spaces, and its tokens are the matches of ``TOKEN``: runs of
 letters and digits, with what follows an apostrophe (``don't`` is one word), and every ! and ?.
@@ -19,10 +19,7 @@ PADDING, UNKNOWN = 0, 1  # ids of no word, and of a word that is not in the voca
 _FIRST_WORD = 2
 End = Literal["first", "last"]
 
-# FNV-1a of 64 bits; see ``word_hash``
-_FNV_OFFSET, _FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
-_ALL_BITS = 0xFFFFFFFFFFFFFFFF
-# Odd multipliers; see ``ngram_hash``
+# Odd multipliers; see ``_joined``
 _MIXERS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9)
 
 
@@ -109,57 +106,60 @@ def sequences(corpus: Corpus, ids: dict[str, int], length: int, end: End) -> NDA
     array([[2, 3],
            [3, 0]], dtype=int32)
     """
-    of_words = np.fromiter((ids.get(word, UNKNOWN) for word in corpus.words), np.int32, count=len(corpus.words))
-    return corpus.padded(of_words[corpus.tokens], length, end)
+    return corpus.padded(_ids_of(corpus, ids)[corpus.tokens], length, end)
+
+
+def _ids_of(corpus: Corpus, ids: dict[str, int]) -> NDArray[np.int32]:
+    """The ids of the words of a corpus, (W,)."""
+    return np.fromiter((ids.get(word, UNKNOWN) for word in corpus.words), np.int32, count=len(corpus.words))
 
 
 # N-grams ------------------------------------------------------------------------------------------------
 
 
-def word_hash(word: str) -> int:
-    """FNV-1a of the word's UTF-8 bytes: ``h ← (h ⊕ byte) · prime`` modulo 2⁶⁴.
-
-    >>> hex(word_hash("a"))
-    '0xaf63dc4c8601ec8c'
-    """
-    value = _FNV_OFFSET
-    for byte in word.encode("utf-8"):
-        value = ((value ^ byte) * _FNV_PRIME) & _ALL_BITS
-    return value
-
-
-def ngram_hash(hashes: Sequence[NDArray[np.uint64]]) -> NDArray[np.uint64]:
-    """The hash of runs of words, given that of the first word, the second, and so on, (T,) each.
-
-    Modulo 2⁶⁴, ``h ← 0``, then ``h ← (h + x) · m₁`` and ``h ← h ⊕ (h ≫ 32)`` for every word, then ``h · m₂ ≫ 20``.
-    """
-    first, second = (np.uint64(mixer) for mixer in _MIXERS)
-    joined = np.zeros_like(hashes[0])
-    for word in hashes:
-        joined = (joined + word) * first
-        joined ^= joined >> np.uint64(32)
-    return joined * second >> np.uint64(20)
-
-
 def ngram_rows(
-    corpus: Corpus, ids: dict[str, int], num_rows: int, *, longest: int, length: int, end: End
+    corpus: Corpus, ids: dict[str, int], num_rows: int, *, width: int, longest: int, length: int, end: End
 ) -> NDArray[np.int32]:
     """Rows of a table for the words, pairs and longer runs of the ``first`` or ``last`` words of every text.
 
-    As in fastText, words have their own rows and runs are hashed: the first ``len(ids) + 2`` rows are the
-    vocabulary's, and runs of 2, …, ``longest`` words share the rest equally, each in a range of its own. Rows
-    of frequent words then lie together, and a folded table can tell single words from runs by its first mode.
+    The table has lines of ``width`` rows, one after the other. Words come first, each in the row of its id, and runs of
+    2, …, ``longest`` words share the other lines equally. A run stands in the column of its last word and in the line
+    of what comes before it. A table that is folded into lines and columns then knows what runs have in common: those
+    that end alike share an index of one mode, and those that begin alike share one of the other.
+
+    A last word has column ``id mod width``, and a single word before it line ``id mod lines``: frequent ones have
+    theirs for themselves. Several words before the last are hashed.
 
     Returns:
         Rows (N, Σₙ (length − n + 1)): those of words, then of pairs, and so on, each padded with 0.
     """
-    parts = [sequences(corpus, ids, length, end)]
-    of_words = np.fromiter((word_hash(word) for word in corpus.words), np.uint64, count=len(corpus.words))
-    hashes = of_words[corpus.tokens]  # (T,)
-    start = _FIRST_WORD + len(ids)
-    share = (num_rows - start) // max(1, longest - 1)
+    first = -(-(_FIRST_WORD + len(ids)) // width)  # line that is no word's
+    lines = (num_rows // width - first) // max(1, longest - 1)
+    if lines < 1:
+        raise ValueError(
+            f"num_rows must hold {len(ids)} words and a line of {width} runs of each length up to {longest}, "
+            f"got {num_rows}"
+        )
+    numbers = _ids_of(corpus, ids)[corpus.tokens]  # (T,)
+    parts = [corpus.padded(numbers, length, end)]
     for n in range(2, longest + 1):
-        runs = ngram_hash([hashes[k : max(0, len(hashes) - n + 1) + k] for k in range(n)])  # (T − n + 1,)
-        rows = (runs % np.uint64(share)).astype(np.int32) + np.int32(start + (n - 2) * share)
-        parts.append(corpus.padded(rows, length, end, n))
+        last = numbers[n - 1 :]  # (T − n + 1,)
+        before = _joined([numbers[k : k + len(last)].astype(np.uint64) for k in range(n - 1)])
+        line = first + (n - 2) * lines + (before % np.uint64(lines)).astype(np.int32)
+        parts.append(corpus.padded(line * np.int32(width) + last % width, length, end, n))
     return np.concatenate(parts, axis=1)
+
+
+def _joined(numbers: Sequence[NDArray[np.uint64]]) -> NDArray[np.uint64]:
+    """One number for those of the first word, the second, and so on, (T,) each: a single one as it is, several hashed.
+
+    Modulo 2⁶⁴, ``h ← 0``, then ``h ← (h + x) · m₁`` and ``h ← h ⊕ (h ≫ 32)`` for every word, then ``h · m₂ ≫ 20``.
+    """
+    if len(numbers) == 1:
+        return numbers[0]
+    first, second = (np.uint64(mixer) for mixer in _MIXERS)
+    joined = np.zeros_like(numbers[0])
+    for number in numbers:
+        joined = (joined + number) * first
+        joined ^= joined >> np.uint64(32)
+    return joined * second >> np.uint64(20)

@@ -1,8 +1,8 @@
-"""A table of 10,131,227 rows in earnest: hashed n-grams of IMDB reviews, classified in the manner of fastText.
+"""A table of 10,131,227 rows in earnest: n-grams of IMDB reviews, classified in the manner of fastText.
 
 Single words, pairs and triples of the last 400 words of a review are rows of a table of 128 columns: 1.3 billion
-parameters if it were dense. As in fastText, words have rows of their own, the most frequent first, and pairs
-and triples are hashed. The table is folded like the first one of the paper's DLRM, which has as many rows.
+parameters if it were dense. As in fastText, words have rows of their own, the most frequent first. The table is folded
+into 3,183 lines of 3,183 rows: one index of a pair or triple is its last word, the other what comes before it.
 Reviews and their division are those of :mod:`rankfold.experiments.imdb`.
 """
 
@@ -21,17 +21,17 @@ from rankfold.experiments.task import Data, Folding, Task
 from rankfold.models.ngram import NUM_ROWS, NgramClassifier
 
 LONGEST = 3
-# The rows that the first mode's first index has when folded, 220 · 250: words, and nothing else.
 NUM_WORDS = 55_000
 
-_ROWS = (200, 220, 250)
+WIDTH = 3_183
+_ROWS = (3_183, WIDTH)
 _WHOLE = {"embedding": (_ROWS, (128,))}
 FOLDINGS: dict[FormatName, Folding] = {
-    "cp": Folding(350, _WHOLE),
-    # printed rank 20; rank 22 gives the printed count of all tables together
-    "tucker": Folding(22, _WHOLE),
-    "tt": Folding(24, _WHOLE),
-    "ttm": Folding(16, {"embedding": (_ROWS, (4, 4, 8))}),
+    "cp": Folding(42, _WHOLE),
+    "tucker": Folding(20, _WHOLE),
+    # two classes need few directions among the columns
+    "tt": Folding({"embedding": (20, 3)}, _WHOLE),
+    "ttm": Folding(4, {"embedding": (_ROWS, (8, 16))}),
 }
 
 
@@ -42,7 +42,8 @@ def load(split: Split, device: torch.device, folder: Path | None = None, verify:
     ids = vocabulary(corpus, NUM_WORDS)
 
     def encode(corpus: Corpus) -> tuple[Tensor]:
-        return (torch.from_numpy(ngram_rows(corpus, ids, NUM_ROWS, longest=LONGEST, length=LENGTH, end=KEPT_END)),)
+        rows = ngram_rows(corpus, ids, NUM_ROWS, width=WIDTH, longest=LONGEST, length=LENGTH, end=KEPT_END)
+        return (torch.from_numpy(rows),)
 
     return encoded(train, corpus, part_of(test, split), encode, device)
 
