@@ -138,6 +138,16 @@ def test_a_program_with_a_table_refuses_rows_beyond_its_folding(kind, bad):
         program(torch.tensor([[3], [bad]]))
 
 
+@pytest.mark.parametrize("kind", [rf.Embedding, rf.EmbeddingBag])
+def test_a_program_keeps_the_dtype_of_its_table_where_autocast_is_on(kind):
+    layer, index = kind(997, 32, config=CONFIGS["ttm"]), torch.randint(997, (4, 3))
+    program = export_program(layer, index).module()
+    with torch.autocast("cpu", torch.bfloat16):
+        rows = program(index)
+    assert rows.dtype == torch.float32
+    torch.testing.assert_close(rows, layer.eval()(index), rtol=1e-5, atol=1e-6)
+
+
 def test_the_model_is_left_as_it_was(exported):
     model, before, _ = exported
     assert all(module.training for module in model.modules())

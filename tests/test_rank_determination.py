@@ -512,7 +512,7 @@ def test_a_broken_parameter_outside_of_the_model_is_named() -> None:
         next(likelihood.parameters()).fill_(float("nan"))
     (model(torch.randn(2, 12)).sum() + ranks.kl()).backward()
     number = len(list(model.parameters()))
-    with pytest.raises(rf.NumericalFault, match=f"^a parameter outside of the model, {number} in the optimizer became"):
+    with pytest.raises(rf.NumericalFault, match=f"^a parameter outside of the model, {number} in optimizer 0 became"):
         ranks.step()
 
 
@@ -528,10 +528,10 @@ def test_there_are_never_two_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     health, copies = ranks._health, []
     kept = [weakref.ref(tensor) for tensor in health._model_states[0].values()]
 
-    def deepcopy(state: object) -> object:
+    def deepcopy(state: object, *memo: dict[int, object]) -> object:
         copies.append(state)
         assert not any(tensor() is not None for tensor in kept)
-        return copy.deepcopy(state)
+        return copy.deepcopy(state, *memo)
 
     monkeypatch.setattr(health_module, "copy", SimpleNamespace(deepcopy=deepcopy))
     train_step(model, ranks)
@@ -556,6 +556,17 @@ def test_a_snapshot_has_the_parameters_and_half_the_digits_of_the_moments() -> N
         for name in ("exp_avg", "exp_avg_sq"):
             assert restored[name].dtype == torch.float32
             torch.testing.assert_close(restored[name], moments[number][name], rtol=2**-8, atol=0)
+
+
+def test_a_snapshot_has_all_digits_of_averaged_weights() -> None:
+    model = nn.Sequential(rf.Linear(12, 3, config=rf.CP(2)))
+    optimizer = torch.optim.ASGD(rf.param_groups(model), t0=0)  # its state has averages of the weights
+    ranks = rf.RankDetermination(model, optimizer, num_data=8, total_steps=9, check_every=1)
+    train_step(model, ranks)
+    kept = copy.deepcopy(optimizer.state_dict()["state"])
+    ranks.restore()
+    for number, restored in optimizer.state_dict()["state"].items():
+        assert torch.equal(restored["ax"], kept[number]["ax"])
 
 
 def test_infinite_gradients_under_a_grad_scaler_are_not_faults() -> None:

@@ -19,6 +19,9 @@ from rankfold.distributed import whole
 from rankfold.wrapping import check_model
 
 _NAMES_SHOWN = 3
+# What optimizers call their moments: estimates, most of a snapshot, for which half the digits are enough. Other
+# states may be weights, of which none can be spared.
+_MOMENTS = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "momentum_buffer", "square_avg", "grad_avg"}
 
 
 class NumericalFault(FloatingPointError):
@@ -66,8 +69,7 @@ class Health:
 
     def check(self, step: int) -> None:
         """Read the flag, look at all parameters, and take a snapshot or raise :class:`NumericalFault`."""
-        others = ((f"a parameter outside of the model, {n} in the optimizer", p) for n, p in self._outside())
-        broken = not_finite(chain(self.models[0].named_parameters(), others))
+        broken = not_finite(chain(self.models[0].named_parameters(), self._outside()))
         if broken or bool(self.fault.isnan()):
             raise NumericalFault(
                 f"{first_of(broken) or 'the KL'} became NaN or infinite by step {step}. {self._remedy()} Then lower "
@@ -94,15 +96,17 @@ class Health:
         for parameter, value in self._others:
             parameter.data.copy_(value)
         for optimizer, state in zip(self.optimizers, self._optimizer_states, strict=True):
-            optimizer.load_state_dict(copy.deepcopy(state))  # as it loads, it converts to the parameters' dtype
+            optimizer.load_state_dict(_whole(state))
         self.fault.zero_()
         return self.last_good_step
 
-    def _outside(self) -> Iterator[tuple[int, Tensor]]:
-        """Parameters of the optimizers that are not the model's, such as those of a likelihood, and their numbers."""
+    def _outside(self) -> Iterator[tuple[str, Tensor]]:
+        """Parameters of the optimizers that are not the model's, such as those of a likelihood, each with a name."""
         inside = {id(parameter) for parameter in self.models[0].parameters()}
-        parameters = (p for o in self.optimizers for group in o.param_groups for p in group["params"])
-        return ((n, parameter) for n, parameter in enumerate(parameters) if id(parameter) not in inside)
+        for number, optimizer in enumerate(self.optimizers):
+            for n, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
+                if id(parameter) not in inside:
+                    yield f"a parameter outside of the model, {n} in optimizer {number}", parameter
 
     def _remedy(self) -> str:
         if self.last_good_step is None or not self.snapshots:
@@ -111,17 +115,23 @@ class Health:
 
 
 def _halved(state: dict[str, Any]) -> dict[str, Any]:
-    """A copy of an optimizer's state with moments in bfloat16: most of a snapshot, and estimates in any case."""
-    kept = {
-        number: {name: _half(value) for name, value in of_parameter.items()}
+    """A copy of an optimizer's state with moments in bfloat16, and their names."""
+    moments = {
+        (number, name): value
         for number, of_parameter in state["state"].items()
+        for name, value in of_parameter.items()
+        if name in _MOMENTS and isinstance(value, Tensor) and value.dtype == torch.float32
     }
-    return {**copy.deepcopy({key: value for key, value in state.items() if key != "state"}), "state": kept}
+    memo = {id(value): value.to(torch.bfloat16) for value in moments.values()}  # deepcopy takes these as they are
+    return {"state": copy.deepcopy(state, memo), "moments": list(moments)}
 
 
-def _half(value: Any) -> Any:
-    is_moment = isinstance(value, Tensor) and value.dtype == torch.float32 and value.dim() > 0
-    return value.to(torch.bfloat16) if is_moment else copy.deepcopy(value)
+def _whole(halved: dict[str, Any]) -> dict[str, Any]:
+    """The inverse, as far as the digits go; not all optimizers convert what they load."""
+    state: dict[str, Any] = copy.deepcopy(halved["state"])
+    for number, name in halved["moments"]:
+        state["state"][number][name] = state["state"][number][name].float()
+    return state
 
 
 def not_finite(named: Iterable[tuple[str, Tensor]]) -> list[str]:

@@ -219,14 +219,14 @@ def test_a_run_that_is_cut_short_keeps_what_it_measured_and_says_so(as_json, mon
     monkeypatch.setattr("rankfold.cli.bench.run_case", until("Embedding"))
     result = run_bench(*(["--json"] if as_json else ["--out", "bench.json"]))
     assert result.exit_code == 130
-    record = json.loads(result.stdout if as_json else Path("bench.part.json").read_text())
+    record = json.loads(result.stdout if as_json else Path("bench.json.part").read_text())
     assert [r["case"].split(",")[0] for r in record["rows"]] == [
         "Linear 784 → 512",
         "Linear 1024 → 4096",
         "Linear 4096 → 4096",
     ]
     assert len(record["not_measured"]) == 5
-    said = "Stopped.\n" if as_json else "Stopped; the figures of 3 of 8 cases are in bench.part.json.\n"
+    said = "Stopped.\n" if as_json else "Stopped; the figures of 3 of 8 cases are in bench.json.part.\n"
     assert result.stderr.endswith(said)
 
 
@@ -237,10 +237,10 @@ def test_a_run_that_is_cut_short_leaves_the_figures_of_an_earlier_one(monkeypatc
     monkeypatch.setattr("rankfold.cli.bench.run_case", until("Embedding"))
     run_bench("--out", "bench.json")
     assert Path("bench.json").read_text() == whole
-    assert Path("bench.part.json").exists()
+    assert Path("bench.json.part").exists()
     monkeypatch.setattr("rankfold.cli.bench.run_case", one_row)
     assert run_bench("--out", "bench.json").exit_code == 0
-    assert not Path("bench.part.json").exists()
+    assert not Path("bench.json.part").exists()
 
 
 def test_a_run_stopped_at_once_keeps_nothing(monkeypatch):

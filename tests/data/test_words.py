@@ -121,5 +121,10 @@ def test_runs_that_end_alike_share_a_column_and_those_that_begin_alike_a_line():
 
 
 def test_a_table_without_lines_for_runs_is_refused():
-    with pytest.raises(ValueError, match="must hold 1 words and a line of 10 runs of each length up to 3, got 29"):
+    with pytest.raises(ValueError, match="lines of 10, 1 of words and one for runs of each length from 2 to 3, got 29"):
         ngram_rows(Corpus.of(["a"]), {"a": 2}, 29, width=10, longest=3, length=3, end="first")
+
+
+def test_words_alone_need_no_lines_for_runs():
+    rows = ngram_rows(Corpus.of(["b a"]), {"a": 2, "b": 3}, 4, width=2, longest=1, length=2, end="first")
+    assert rows.tolist() == [[3, 2]]

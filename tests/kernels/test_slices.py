@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rankfold as rf
@@ -21,8 +21,8 @@ VARIANCES = [(1, 40), (40, 1), (1, 7, 1), (2, 1, 1, 1), 0.7, 0.7, (1, 1)]  # all
 
 
 def arrays(device: str, dtype: torch.dtype = torch.float32) -> tuple[list[Tensor], list[Tensor], list[Tensor | float]]:
-    means = [torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for shape in SHAPES]
-    log_stds = [(0.5 * torch.randn(shape, device=device) - 1).requires_grad_() for shape in SHAPES]
+    means = [nn.Parameter(torch.randn(shape, device=device, dtype=dtype)) for shape in SHAPES]
+    log_stds = [nn.Parameter(0.5 * torch.randn(shape, device=device) - 1) for shape in SHAPES]
     variances = [v if isinstance(v, float) else torch.rand(v, device=device) + 0.1 for v in VARIANCES]
     return means, log_stds, variances
 
@@ -167,9 +167,16 @@ def test_tensors_of_other_kinds_are_left_to_torch(device: str) -> None:
 
 def test_gaps_and_unlike_dtypes_are_left_to_torch(device: str) -> None:
     means, log_stds, _ = arrays(device)
-    assert not slices.usable([means[0].T, *means[1:]], log_stds)
-    assert not slices.usable(means, [log_stds[0].T, *log_stds[1:]])
-    assert not slices.usable([means[0].bfloat16(), *means[1:]], log_stds)
+    assert not slices.usable([nn.Parameter(means[0].detach().T), *means[1:]], log_stds)
+    assert not slices.usable(means, [nn.Parameter(log_stds[0].detach().T), *log_stds[1:]])
+    assert not slices.usable([nn.Parameter(means[0].detach().bfloat16()), *means[1:]], log_stds)
+
+
+def test_arrays_that_come_and_go_are_left_to_torch(device: str) -> None:
+    means, log_stds, _ = arrays(device)
+    assert slices.usable(means, log_stds)
+    assert not slices.usable([means[0] + 0.0, *means[1:]], log_stds)
+    assert not slices.usable(means, [log_stds[0].detach(), *log_stds[1:]])
 
 
 def test_arrays_are_found_where_they_move(device: str) -> None:

@@ -203,7 +203,7 @@ def _check_replaceable(file: Path) -> None:
 
 def _beside(file: Path) -> Path:
     """Where figures are as long as there are more to come."""
-    return file.with_suffix(f".part{file.suffix}")
+    return file.with_name(f"{file.name}.part")
 
 
 def _console(quiet: bool) -> Console:

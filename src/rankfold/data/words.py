@@ -127,18 +127,18 @@ def ngram_rows(
     of what comes before it. A table that is folded into lines and columns then knows what runs have in common: those
     that end alike share an index of one mode, and those that begin alike share one of the other.
 
-    A last word has column ``id mod width``, and a single word before it line ``id mod lines``: frequent ones have
-    theirs for themselves. Several words before the last are hashed.
+    A last word has column ``id mod width``, and a single word before it line ``id mod lines``: no two of the most
+    frequent share one. Several words before the last are hashed.
 
     Returns:
         Rows (N, Σₙ (length − n + 1)): those of words, then of pairs, and so on, each padded with 0.
     """
     first = -(-(_FIRST_WORD + len(ids)) // width)  # line that is no word's
     lines = (num_rows // width - first) // max(1, longest - 1)
-    if lines < 1:
+    if first * width > num_rows or (longest > 1 and lines < 1):
         raise ValueError(
-            f"num_rows must hold {len(ids)} words and a line of {width} runs of each length up to {longest}, "
-            f"got {num_rows}"
+            f"num_rows must have room for whole lines of {width}, {first} of words and one for runs of each length "
+            f"from 2 to {longest}, got {num_rows}"
         )
     numbers = _ids_of(corpus, ids)[corpus.tokens]  # (T,)
     parts = [corpus.padded(numbers, length, end)]

@@ -11,6 +11,7 @@ from rankfold.bayesian_vector import BayesianVector
 from rankfold.export.layouts import Layout, laid_out
 from rankfold.health import first_of, not_finite
 from rankfold.layers import Embedding, EmbeddingBag
+from rankfold.layers.base import in_own_precision
 from rankfold.layers.row_checks import check_index
 from rankfold.posterior import PointPosterior
 from rankfold.wrapping import check_values, unwrapped
@@ -103,7 +104,8 @@ def _rows_of(layer: Embedding | EmbeddingBag, index: Tensor) -> Tensor:
     """``A[index]``: index (*) to (*, J). Indices of the example are checked, later ones are not."""
     if not torch.compiler.is_exporting():
         check_index(index, layer.num_embeddings)
-    return layer.tensor.rows(index.reshape(-1)).reshape(*index.shape, layer.embedding_dim)
+    with in_own_precision(index.device):
+        return layer.tensor.rows(index.reshape(-1)).reshape(*index.shape, layer.embedding_dim)
 
 
 def _with_plain_lookups(model: nn.Module) -> nn.Module:

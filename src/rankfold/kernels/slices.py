@@ -53,16 +53,17 @@ class Slice(NamedTuple):
 def usable(means: Sequence[Tensor], log_stds: Sequence[Tensor]) -> bool:
     """Whether kernels can run on these arrays: whole, without gaps, of one device, and fewer than 2³⁰ entries.
 
-    Means are all float32 or all bfloat16, log-stds float32.
+    Means are all float32 or all bfloat16, log-stds float32. They must be parameters, which stay where they are:
+    addresses of what comes and goes would have to be brought to the device every time.
     """
     if not log_stds or torch.compiler.is_compiling() or not launch.usable(means[0]):
         return False
     tensors = (*means, *log_stds)
-    plain = {type(tensor) for tensor in tensors} <= {Tensor, nn.Parameter}  # not spread over processes, for one
+    lasting = {type(tensor) for tensor in tensors} == {nn.Parameter}  # nor spread over processes
     alike = len({tensor.device for tensor in tensors}) == len({mean.dtype for mean in means}) == 1
     single = {log_std.dtype for log_std in log_stds} == {torch.float32}
     whole = all(tensor.is_contiguous() for tensor in tensors)
-    return plain and alike and single and whole and sum(mean.numel() for mean in means) < 2**30
+    return lasting and alike and single and whole and sum(mean.numel() for mean in means) < 2**30
 
 
 def kl(
@@ -164,7 +165,7 @@ def _moment_table(shapes: tuple[Shape, ...], groups: tuple[Group, ...], device: 
     )
 
 
-@cache
+@cache  # for good: a captured graph may read it at any time
 def _address_table(addresses: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.tensor(addresses, dtype=torch.int64, device=device)
 
