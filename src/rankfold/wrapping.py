@@ -23,7 +23,8 @@ def check_values(named: Iterable[tuple[str, Tensor]], action: str) -> None:
         if value.is_meta:
             raise ValueError(
                 f"cannot {action} a model on the meta device: {name} has no values; "
-                f"give it some first, as model.to_empty(device='cpu') and an initialisation do"
+                f"give it some first, as rankfold.tensorize_(model, config) does for the layers that it swaps, and "
+                f"model.to_empty(device='cpu') with an initialisation for all"
             )
 
 

@@ -254,7 +254,7 @@ def saved(tmp_path):
         (["--model", "rankfold.demo:classifier", "--input", "65"], "expected 64 input features"),
         (
             ["--model", "rankfold.demo:classifier", "--input", "65"],
-            "name the shape of one example, without the batch, for every input",
+            "name the shape of one example, without the batch, for every input, indices as --input 10:int64",
         ),
         (
             ["--model", "rankfold.models.mlp:ImageMLP", "--input", "64"],

@@ -126,7 +126,7 @@ def _load(run: Path, model: str, inputs: list[Input]) -> tuple[nn.Module, tuple[
             return network, example
         except Exception as error:
             why = error
-    remedy = "name the shape of one example, without the batch, for every input"
+    remedy = "name the shape of one example, without the batch, for every input, indices as --input 10:int64"
     if found and inputs:
         remedy = f"leave --input out: the network was trained with {_options(found.inputs)}"
     raise ValueError(f"{name} makes a network that cannot be called with {_options(shapes)} ({why}); {remedy}") from why

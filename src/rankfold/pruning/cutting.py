@@ -220,10 +220,10 @@ def _parameters(tensor: BayesianTensor) -> list[nn.Parameter]:
 
 
 def _warn_of_collapse(name: str, tensor: BayesianTensor, dead: Sequence[Tensor], rule: PruningRule) -> None:
-    groups = [n for n, group in enumerate(dead) if bool(group.all())]
+    empty = [group.size for group, verdict in zip(tensor.format.rank_groups, dead, strict=True) if bool(verdict.all())]
     warnings.warn(
-        f"{name} collapsed: by {rule}, all ranks of group {groups} are dead (ranks {list(tensor.format.ranks)}), as if "
-        f"all weights were zero; one rank is kept. To avoid it, {rule.remedy}",
+        f"{name} collapsed: by {rule}, of its ranks {list(tensor.format.ranks)} all of {empty} are dead, as if all "
+        f"weights were zero; one each is kept. To avoid it, {rule.remedy}",
         RankCollapseWarning,
         stacklevel=4,
     )

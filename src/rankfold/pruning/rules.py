@@ -23,7 +23,10 @@ class PruningRule(ABC):
     ``remedy`` is what to try when a rule finds all ranks dead.
     """
 
-    remedy: ClassVar[str] = "lower kl_weight, warm up longer, or keep the layer dense"
+    remedy: ClassVar[str] = (
+        "lower kl_weight (0.1 shows whether that is it), warm up longer, start tables whose row numbers mean something "
+        "with equal_rows=True, or keep the layer dense"
+    )
 
     @abstractmethod
     def dead(self, tensor: BayesianTensor, windows: TwoWindows | None = None) -> list[Tensor]:
