@@ -24,7 +24,7 @@ from rankfold.bayesian_vector import BayesianVector
 from rankfold.config import Inference
 from rankfold.formats import TensorFormat
 from rankfold.priors import VARIANCE_FLOOR
-from rankfold.pruning.rules import InformationRule
+from rankfold.pruning.rules import InformationRule, PruningRule
 from rankfold.tensorized_weights import TensorizedWeight, tensorized_weights
 from rankfold.wrapping import unwrapped
 
@@ -251,8 +251,7 @@ def _warnings(layers: Sequence[LayerAccount]) -> Iterator[str]:
     for layer in learned:
         name = layer.name or "the model"
         if layer.collapsed:
-            remedy = "Lower kl_weight, warm up longer, or drop the layer"
-            yield f"{name} collapsed: its weights are practically zero. {remedy}"
+            yield f"{name} collapsed: its weights are practically zero. To avoid it, {PruningRule.remedy}"
         elif falls := ", ".join(_falls_to_1(layer)):
             yield f"{name}: {falls}; lower kl_weight if accuracy suffers"
         if layer.kl_nats is not None and not math.isfinite(layer.kl_nats):

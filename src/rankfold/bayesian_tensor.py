@@ -73,6 +73,7 @@ class BayesianTensor(nn.Module):
         self.inference = config.inference
         self.weak_std = config.weak_std
         self.num_updates = 0
+        self.collapsed = False  # whether pruning has found all ranks of a group dead, and said so
         means = _initial_means(format, weight_std, config.equal_rows, matrix)
         # the common scale of the factors sets the initial posterior spread and the default η
         scale = math.sqrt(sum(float(m.square().sum()) for m in means) / format.num_entries)

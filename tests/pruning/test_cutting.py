@@ -250,6 +250,17 @@ def test_a_collapse_is_told_once_and_with_the_remedy_of_its_rule() -> None:
     assert rf.prune_(layer, rule=rf.VarianceRule(1e6)) is None
 
 
+def test_a_collapse_of_the_last_rank_is_told() -> None:
+    layer = make_layer(CONFIGS[0])
+    layer.tensor.variance.copy_(torch.tensor([1.0, 1e-9, 1e-9, 1e-9]))
+    assert rf.prune_(layer, rule=rf.VarianceRule(1e-5)) is not None
+    assert layer.tensor.format.ranks == (1,)
+    layer.tensor.variance.fill_(1e-9)
+    with pytest.warns(rf.RankCollapseWarning, match=r"of its ranks \[1\] all of \[1\] are dead"):
+        assert rf.prune_(layer, rule=rf.VarianceRule(1e-5)) is None
+    assert rf.prune_(layer, rule=rf.VarianceRule(1e-5)) is None  # once
+
+
 def test_prune_with_the_papers_rule() -> None:
     layer = make_layer(CONFIGS[0])
     layer.tensor.variance.copy_(torch.tensor([1.0, 1e-9, 1.0, 1e-7]))

@@ -128,8 +128,9 @@ def cut_dead_ranks(
     for name, tensor in chosen.items():
         chosen_rule = rule or default_rule(tensor)
         collapsed = any(bool(group.all()) for group in dead[name])
-        if any(bool(group.all()) and len(group) > 1 for group in dead[name]):
+        if collapsed and not tensor.collapsed:
             _warn_of_collapse(name, tensor, dead[name], chosen_rule)
+        tensor.collapsed = collapsed
         keep = _kept_ranks(tensor, dead[name], chosen_rule)
         before = tensor.format.ranks
         if all(len(k) == rank for k, rank in zip(keep, before, strict=True)):
