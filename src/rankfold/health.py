@@ -96,7 +96,7 @@ class Health:
         for parameter, value in self._others:
             parameter.data.copy_(value)
         for optimizer, state in zip(self.optimizers, self._optimizer_states, strict=True):
-            optimizer.load_state_dict(_whole(state))
+            optimizer.load_state_dict(_unhalved(state))
         self.fault.zero_()
         return self.last_good_step
 
@@ -126,7 +126,7 @@ def _halved(state: dict[str, Any]) -> dict[str, Any]:
     return {"state": copy.deepcopy(state, memo), "moments": list(moments)}
 
 
-def _whole(halved: dict[str, Any]) -> dict[str, Any]:
+def _unhalved(halved: dict[str, Any]) -> dict[str, Any]:
     """The inverse, as far as the digits go; not all optimizers convert what they load."""
     state: dict[str, Any] = copy.deepcopy(halved["state"])
     for number, name in halved["moments"]:

@@ -133,7 +133,7 @@ def ngram_rows(
     Returns:
         Rows (N, Σₙ (length − n + 1)): those of words, then of pairs, and so on, each padded with 0.
     """
-    first = -(-(_FIRST_WORD + len(ids)) // width)  # line that is no word's
+    first = -(-(_FIRST_WORD + len(ids)) // width)  # the first line that is no word's
     lines = (num_rows // width - first) // max(1, longest - 1)
     if first * width > num_rows or (longest > 1 and lines < 1):
         raise ValueError(
