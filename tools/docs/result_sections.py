@@ -18,6 +18,8 @@ from rankfold.experiments.tables import Grid, brief_grid, grids, label, render
 
 ROOT = Path(__file__).parents[2]
 PLACES = Places(ROOT / "experiments", ROOT / "results")
+# Runs that were repeated on a CPU.
+ON_A_CPU = Places(ROOT / "experiments", ROOT / "results" / "cpu")
 _NAMES = {"cp": "CP", "tucker": "Tucker", "tt": "TT", "ttm": "TTM"}
 _NOTHING = "–"
 
@@ -121,9 +123,9 @@ def _summary(name: str, places: Places) -> Summary:
     return summarize(Request(name), places)
 
 
-def _run(name: str) -> list[Row]:
+def _run(name: str, places: Places = PLACES) -> list[Row]:
     """The rows that have results."""
-    return [row for row in _summary(name, PLACES).rows if row.results]
+    return [row for row in _summary(name, places).rows if row.results]
 
 
 def section(name: str, text: str) -> str:
@@ -174,7 +176,7 @@ def _joined(ranks: Iterable[int]) -> str:
     return "·".join(map(str, ranks))
 
 
-def memory_and_time(name: str) -> str:
+def memory_and_time(name: str, places: Places = PLACES) -> str:
     """How long the runs took, and the most memory that any of them held."""
     lines = [
         (
@@ -182,13 +184,14 @@ def memory_and_time(name: str) -> str:
             label(row.spec),
             device,
             _shown(row.average(lambda result: 1e3 * result["timing"]["seconds_per_step"]), ",.0f"),
+            _shown(row.average(lambda result: result["timing"]["training_seconds"] / len(result["history"])), ",.1f"),
             _shown(row.average(lambda result: result["timing"]["training_seconds"]), ",.0f"),
             f"{max(map(_peak_bytes, row.results)) / 2**20:,.0f}",
         )
-        for whole in _run(name)
+        for whole in _run(name, places)
         for device, row in _by_device(whole)
     ]
-    headings = ("format", "method", "device", "step, ms", "training, s", "memory, MiB")
+    headings = ("format", "method", "device", "step, ms", "epoch, s", "training, s", "memory, MiB")
     return render([Grid("", headings, tuple(lines), labels=3)], "markdown")
 
 
