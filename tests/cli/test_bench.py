@@ -73,6 +73,19 @@ def test_calls_take_turns_and_slow_ones_look_slow():
     assert timings["slow"].rounds == 4
 
 
+def test_short_calls_are_timed_several_in_a_row_and_long_ones_alone():
+    calls = []
+
+    def call(name, seconds):
+        return lambda: (calls.append(name), time.sleep(seconds))
+
+    timings = time_calls({"long": call("long", 0.03), "short": call("short", 0.001)}, CPU, repeat=4, in_a_row=5)
+    # two to warm up, one to see how long it takes, and the rounds
+    assert (calls.count("long"), calls.count("short")) == (2 + 1 + 4, 2 + 1 + 4 * 5)
+    assert timings["long"].median_ms >= 30.0
+    assert 1.0 <= timings["short"].median_ms < 5.0
+
+
 def test_torch_gets_at_most_all_of_its_cores():
     assert 0.0 < share_of_cores(0.02) < 1.2  # clocks are not that fine
 

@@ -71,6 +71,53 @@ def test_rows_asked_for_again_and_again(format, distinct, way, monkeypatch):
     assert_same(kernels.rows(format, factors, index), format.rows(exact, index), factors, exact, 1e-6)
 
 
+class Form:
+    """A compiled kernel, and the arguments it was launched with."""
+
+    def __init__(self):
+        self.launches = []
+
+    def __getitem__(self, grid):
+        return lambda *arguments: self.launches.append((grid, arguments))
+
+
+class Kernel:
+    """A kernel that compiles a new form for every launch it is asked for."""
+
+    arg_names = ("table", "count", "size", "BLOCK", "WIDE")
+
+    def __init__(self):
+        self.forms = []
+
+    def __getitem__(self, grid):
+        def launched(table, count, size, **options):
+            self.forms.append(Form())
+            self.forms[-1][grid](table, count, size, options["BLOCK"], options["WIDE"])
+            return self.forms[-1]
+
+        return launched
+
+
+def test_launches_of_the_same_kind_take_the_compiled_form_of_the_first(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)  # that of tensors on a CPU
+    kernel, forms, table = Kernel(), {}, torch.zeros(64)
+    options = {"WIDE": False, "BLOCK": 16, "num_warps": 4}  # Triton's own options are no arguments
+
+    def run(table, count):
+        launch.start(kernel, (count, 1, 1), [table], count, (7,), options, forms)
+
+    run(table, 3)
+    run(table[4:], 5)  # 16 bytes further
+    assert len(kernel.forms) == 1
+    assert [(grid, arguments[1:]) for grid, arguments in kernel.forms[0].launches] == [
+        ((3, 1, 1), (3, 7, 16, False)),
+        ((5, 1, 1), (5, 7, 16, False)),
+    ]
+    run(table[1:], 3)  # 4 bytes further
+    run(table.bfloat16(), 3)
+    assert len(kernel.forms) == 3
+
+
 @small
 def test_every_layout_gives_the_same_rows(format, way):
     """Not only the cheapest: all ways to cut the modes into tables."""

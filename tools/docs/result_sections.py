@@ -123,9 +123,9 @@ def _summary(name: str, places: Places) -> Summary:
     return summarize(Request(name), places)
 
 
-def _run(name: str, places: Places = PLACES) -> list[Row]:
+def _run(name: str, places: Places | None = None) -> list[Row]:
     """The rows that have results."""
-    return [row for row in _summary(name, places).rows if row.results]
+    return [row for row in _summary(name, places or PLACES).rows if row.results]
 
 
 def section(name: str, text: str) -> str:
@@ -176,7 +176,7 @@ def _joined(ranks: Iterable[int]) -> str:
     return "·".join(map(str, ranks))
 
 
-def memory_and_time(name: str, places: Places = PLACES) -> str:
+def memory_and_time(name: str, places: Places | None = None) -> str:
     """How long the runs took, and the most memory that any of them held."""
     lines = [
         (

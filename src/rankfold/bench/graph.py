@@ -7,8 +7,6 @@ import torch
 from rankfold.bench.measure import Call
 
 _WARMUP_CALLS = 3
-# Replays are timed so many in a row, as training makes them: none waits for the host to start it.
-REPLAYS_IN_A_ROW = 10
 
 
 def captured(call: Call) -> Call:

@@ -101,7 +101,7 @@ def run_inference(models: Mapping[tuple[str, Layout], nn.Module], setting: Setti
                     calls[name], ready[name] = call, row
         # on CUDA, calls in a row overlap: one answer takes longer than they do on average
         inner = _IN_A_ROW if setting.device.type == "cpu" else 1
-        times = time_calls(calls, setting.device, repeat, inner=inner, pause_seconds=_PAUSE_SECONDS)
+        times = time_calls(calls, setting.device, repeat, in_a_row=inner, pause_seconds=_PAUSE_SECONDS)
     for name, row in ready.items():
         yield Row(row.case, row.library, row.format, row.layout, row.parameters, times[name])
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from rankfold.bench.ceilings import Ceilings, forward_work, matmul_precision, training_work
 from rankfold.bench.contender import FIXED, Case, Contender
-from rankfold.bench.graph import REPLAYS_IN_A_ROW, captured_or_why
-from rankfold.bench.measure import Call, Timing, peak_memory, time_calls
+from rankfold.bench.graph import captured_or_why
+from rankfold.bench.measure import CALLS_IN_A_ROW, Call, Timing, peak_memory, time_calls
 from rankfold.bench.profile import kernel_microseconds
 
 
@@ -67,12 +67,13 @@ class Ready:
         self.layer.train()
         with torch.no_grad():
             upstream = torch.randn_like(self.layer(self.x))
+        with_gradients = self.x, *self.layer.parameters()
 
         def call() -> None:
             self.layer(self.x).backward(upstream)
             if optimizer is not None:
                 optimizer.step()
-            for tensor in (self.x, *self.layer.parameters()):
+            for tensor in with_gradients:
                 tensor.grad = None
 
         return call
@@ -148,13 +149,13 @@ def _timed(
 ) -> tuple[dict[str, Timing], dict[str, Timing], dict[str, str]]:
     """As they are, on CUDA as graphs where that can be, and why one cannot."""
     calls = {name: make_call(one) for name, one in ready.items()}
-    eager = time_calls(calls, device, repeat)
     if device.type != "cuda":
-        return eager, {}, {}
+        return time_calls(calls, device, repeat), {}, {}
+    eager = time_calls(calls, device, repeat, in_a_row=CALLS_IN_A_ROW)
     made = {name: captured_or_why(call) for name, call in calls.items() if ready[name].contender.capturable}
     graphs = {name: graph for name, graph in made.items() if not isinstance(graph, str)}
     notes = {name: why for name, why in made.items() if isinstance(why, str)}
-    return eager, time_calls(graphs, device, repeat, inner=REPLAYS_IN_A_ROW), notes
+    return eager, time_calls(graphs, device, repeat, in_a_row=CALLS_IN_A_ROW), notes
 
 
 def speedups(rows: Sequence[Row], over: str) -> dict[tuple[str, str], tuple[float, float]]:

@@ -1,8 +1,8 @@
 """How long a call takes and how much memory it needs.
 
-Contenders take turns, one call each per round, so that whatever else the machine does hits all of
-them alike. The order is drawn anew for every round: who follows a heavy call finds the caches empty,
-who follows a twin finds them full. Times are medians with quartiles.
+Contenders take turns, one call each per round, or a few short ones in a row, so that whatever else the
+machine does hits all of them alike. The order is drawn anew for every round: who follows a heavy call
+finds the caches empty, who follows a twin finds them full. Times are medians with quartiles.
 
 Memory is the peak of what torch allocated during the call beyond what was there before: on CUDA by the
 allocator's own count, on the CPU from the profiler's record of every allocation. Scratch space inside
@@ -26,6 +26,9 @@ Call = Callable[[], object]
 
 WARMUP_ROUNDS = 2
 MIN_ROUNDS = 3
+# On CUDA short calls are timed so many in a row, as training makes them, but not for longer than about this. The first
+# of them finds the host's caches full of what another contender has left, and the device waiting.
+CALLS_IN_A_ROW, _LONGEST_ROW_MS = 10, 20.0
 # A contender that has taken this long sits out the remaining rounds.
 PATIENCE_SECONDS = 15.0
 
@@ -41,36 +44,31 @@ class Timing:
 
 
 def time_calls(
-    calls: Mapping[str, Call], device: torch.device, repeat: int, *, inner: int = 1, pause_seconds: float = 0.0
+    calls: Mapping[str, Call], device: torch.device, repeat: int, *, in_a_row: int = 1, pause_seconds: float = 0.0
 ) -> dict[str, Timing]:
     """Time every call ``repeat`` times, in turns of random order.
 
     Args:
-        inner: a very short call is timed so many times in a row, and the time divided by it.
+        in_a_row: a short call is timed so many times in a row, and the time divided by how many they were.
         pause_seconds: between two contenders.
     """
-    if inner > 1:
-        calls = {name: _in_a_row(call, inner) for name, call in calls.items()}
     clock = _cuda_milliseconds if device.type == "cuda" else _cpu_milliseconds
     for call in calls.values():
         for _ in range(WARMUP_ROUNDS):
             call()
+    rows = {name: _row_length(call, clock, in_a_row) for name, call in calls.items()}
     times: dict[str, list[float]] = {name: [] for name in calls}
     draw = random.Random(0)
     for taken in range(repeat):
         for name in draw.sample(list(calls), len(calls)):
-            if taken < MIN_ROUNDS or sum(times[name]) < 1e3 * PATIENCE_SECONDS:
+            if taken < MIN_ROUNDS or sum(times[name]) * rows[name] < 1e3 * PATIENCE_SECONDS:
                 time.sleep(pause_seconds)
-                times[name].append(clock(calls[name]))
-    return {name: _summary([value / inner for value in values]) for name, values in times.items()}
+                times[name].append(clock(calls[name], rows[name]))
+    return {name: _summary(values) for name, values in times.items()}
 
 
-def _in_a_row(call: Call, times: int) -> Call:
-    def calls() -> None:
-        for _ in range(times):
-            call()
-
-    return calls
+def _row_length(call: Call, clock: Callable[[Call, int], float], longest: int) -> int:
+    return 1 if longest == 1 else max(1, min(longest, int(_LONGEST_ROW_MS / max(clock(call, 1), 1e-3))))
 
 
 def share_of_cores(seconds: float = 0.3) -> float:
@@ -93,20 +91,22 @@ def _summary(values: list[float]) -> Timing:
     return Timing(median, lower, upper, len(values))
 
 
-def _cpu_milliseconds(call: Call) -> float:
+def _cpu_milliseconds(call: Call, times: int) -> float:
     start = time.perf_counter()
-    call()
-    return 1e3 * (time.perf_counter() - start)
+    for _ in range(times):
+        call()
+    return 1e3 * (time.perf_counter() - start) / times
 
 
-def _cuda_milliseconds(call: Call) -> float:
+def _cuda_milliseconds(call: Call, times: int) -> float:
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda.synchronize()
     start.record()
-    call()
+    for _ in range(times):
+        call()
     end.record()
     torch.cuda.synchronize()
-    return float(start.elapsed_time(end))
+    return float(start.elapsed_time(end)) / times
 
 
 def _cuda_peak(call: Call, device: torch.device) -> int:

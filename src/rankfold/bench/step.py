@@ -17,8 +17,7 @@ from torch.optim import Adam
 from rankfold.bayesian_tensor import tensors_of
 from rankfold.bench.ceilings import Ceilings, Work, forward_work
 from rankfold.bench.contender import BAYESIAN, DENSE, FIXED
-from rankfold.bench.graph import REPLAYS_IN_A_ROW
-from rankfold.bench.measure import Timing, kernel_launches, peak_memory, time_calls
+from rankfold.bench.measure import CALLS_IN_A_ROW, Timing, kernel_launches, peak_memory, time_calls
 from rankfold.bench.networks import NETWORKS, Network
 from rankfold.bench.profile import kernel_microseconds
 from rankfold.capture import CapturedStep
@@ -108,13 +107,14 @@ def run_steps(
     x, labels = network.make_batch(BATCH, device)
     made = {names: Training.of(build(), device, network.num_data) for names, build in _networks(network, formats)}
     eager = {_joined(names): partial(one.step, x, labels) for names, one in made.items()}
-    times = time_calls(eager, device, repeat)
+    in_a_row = CALLS_IN_A_ROW if x.is_cuda else 1
+    times = time_calls(eager, device, repeat, in_a_row=in_a_row)
     on_device = eager if x.is_cuda else {}
     launches = {key: kernel_launches(call) for key, call in on_device.items()}
     kernels = {key: kernel_microseconds(call) for key, call in on_device.items()}
     memory = {key: peak_memory(call, device) for key, call in on_device.items()}
     graphs = {_joined(names): _captured(one, x, labels) for names, one in made.items()} if x.is_cuda else {}
-    graph_times = time_calls(graphs, device, repeat, inner=REPLAYS_IN_A_ROW)
+    graph_times = time_calls(graphs, device, repeat, in_a_row=in_a_row)
     for names, one in made.items():
         key = _joined(names)
         yield Row(

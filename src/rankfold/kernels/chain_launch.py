@@ -9,7 +9,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rankfold.kernels.launch import copies_of_gradients, is_wide, padded, precision, without_gaps, zero_gradients
+from rankfold.kernels.launch import (
+    copies_of_gradients,
+    is_wide,
+    padded,
+    precision,
+    start,
+    without_gaps,
+    zero_gradients,
+)
 from rankfold.kernels.tiles import Sizes, Tiles, single_row_tiles, tiles_for
 
 
@@ -32,11 +40,12 @@ class Rows(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """What launches for the same chain have in common: tiles, numbers and options."""
+    """What launches for the same chain have in common: tiles, numbers, options, and compiled forms of their kernel."""
 
     tiles: Tiles
     numbers: tuple[int, ...]
     options: dict[str, Any]
+    forms: dict[Any, Any]
 
 
 def launch_forward(rows: Rows, tables: Sequence[Tensor], chain: Chain, bags: int) -> Tensor:
@@ -47,10 +56,8 @@ def launch_forward(rows: Rows, tables: Sequence[Tensor], chain: Chain, bags: int
     out = like.new_empty(count, entries) if rows.bag is None else like.new_zeros(bags, entries, dtype=torch.float32)
     if count:
         launch = _launch(chain, rows, like, backward=False)
-        with torch.cuda.device_of(like):
-            chain_forward[_programs(rows, launch, chain)](
-                *_operands(rows, tables), out, count, *launch.numbers, **launch.options
-            )
+        grid, tensors = _programs(rows, launch, chain), (*_operands(rows, tables), out)
+        start(chain_forward, grid, tensors, count, launch.numbers, launch.options, launch.forms)
     return out.to(like.dtype)
 
 
@@ -63,24 +70,23 @@ def launch_backward(grad: Tensor, rows: Rows, tables: Sequence[Tensor], chain: C
     if count:
         launch = _launch(chain, rows, tables[0], backward=True)
         targets = (*gradients, gradients[0])[:3]  # an unused pointer where there is no right table
-        copies = [(d.shape[0], d.stride(0)) if is_sorted else (1, 0) for d in targets]
+        copies = tuple((d.shape[0], d.stride(0)) if is_sorted else (1, 0) for d in targets)
         # gradients of equal rows are added up in a tile where they have no copies, by a product of 16 rows at least
         can_merge = is_sorted and launch.tiles.rows >= 16
-        with torch.cuda.device_of(grad):
-            chain_backward[_programs(rows, launch, chain)](
-                *_operands(rows, tables), grad, *targets, count,
-                *(number for pair in copies for number in pair), *launch.numbers, **launch.options,
-                MERGE_LEFT=can_merge and copies[0][0] == 1, MERGE_RIGHT=can_merge and copies[2][0] == 1,
-            )  # fmt: skip
+        merging = {"MERGE_LEFT": can_merge and copies[0][0] == 1, "MERGE_RIGHT": can_merge and copies[2][0] == 1}
+        grid, tensors = _programs(rows, launch, chain), (*_operands(rows, tables), grad, *targets)
+        numbers = (*(number for pair in copies for number in pair), *launch.numbers)
+        forms = launch.forms.setdefault(copies, {})
+        start(chain_backward, grid, tensors, count, numbers, launch.options | merging, forms)
     if is_sorted:
         gradients = [d[0] if len(d) == 1 else d.sum(0) for d in gradients]
     return [d.to(tables[0].dtype) for d in gradients]
 
 
-def _programs(rows: Rows, launch: Launch, chain: Chain) -> tuple[int]:
+def _programs(rows: Rows, launch: Launch, chain: Chain) -> tuple[int, int, int]:
     """How many programs there are: one for every row, or for every stretch of slots and group that can meet."""
     count = rows.flat.shape[0]
-    return (count if rows.order is None else (count - 1) // launch.tiles.rows + chain.places[3],)
+    return count if rows.order is None else (count - 1) // launch.tiles.rows + chain.places[3], 1, 1
 
 
 def _operands(rows: Rows, tables: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -118,4 +124,4 @@ def _planned(chain: Chain, rows_per_group: int | None, has_bags: bool, input_pre
         "num_stages": 1,  # loops are short: nothing to fetch ahead
         "enable_fp_fusion": True,  # said aloud, as its default is about to change
     }
-    return Launch(tiles, (*places, *(1, 1) * missing, *sizes, *strides, *(0, 0, 0) * missing), options)
+    return Launch(tiles, (*places, *(1, 1) * missing, *sizes, *strides, *(0, 0, 0) * missing), options, {})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +21,8 @@ DEVICES: tuple[str, ...] = ("cuda",)
 # A row that is often asked for is added to by many programs, which take turns at it. So small tables have several
 # gradients to add to: at most so many, with at most so many entries together.
 _MOST_COPIES, _ENTRIES_OF_COPIES = 16, 1 << 18
+# Kernels read and write so many bytes at once, where an array begins at a multiple of them.
+_ALIGNED_BYTES = 16
 
 _failed = False
 
@@ -47,6 +50,28 @@ def give_up(error: Exception) -> None:
         RuntimeWarning,
         stacklevel=2,
     )
+
+
+def start(
+    kernel: Any, grid: tuple[int, int, int], tensors: Sequence[Tensor], count: int,
+    numbers: Sequence[int], options: dict[str, Any], forms: dict[Any, Any],
+) -> None:  # fmt: skip
+    """Run a kernel on the device of its tensors.
+
+    Triton looks at every argument to find the compiled form that suits them, which takes the host longer than to launch
+    it does. ``forms`` keeps those it has found, for launches with the same kernel, numbers and options: they differ at
+    most in their tensors, and in ``count`` (below 2³¹), which the kernel must not be specialized on.
+    """
+    device = tensors[0].get_device()
+    key = device, *[(tensor.dtype, tensor.data_ptr() % _ALIGNED_BYTES == 0) for tensor in tensors]
+    if key in forms and device == torch.cuda.current_device():
+        form, constants = forms[key]
+        form[grid](*tensors, count, *numbers, *constants)
+        return
+    with torch.cuda.device_of(tensors[0]):
+        found = kernel[grid](*tensors, count, *numbers, **options)
+    if found is not None:  # an interpreter compiles nothing
+        forms[key] = found, [options[name] for name in kernel.arg_names if name in options]
 
 
 def precision(dtype: torch.dtype) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -58,7 +59,7 @@ def check_index(index: Tensor, size: int) -> None:
         raise TypeError(f"indices must be int32 or int64, got {index.dtype}")
     if index.is_cuda and not torch.compiler.is_compiling():
         # selecting checks its indices, in one kernel where comparing takes five; what is selected is of no use
-        index.new_empty(1).expand(size).index_select(0, index if index.dim() == 1 else index.reshape(-1))
+        _of_size(size, index.dtype, index.device).index_select(0, index if index.dim() == 1 else index.reshape(-1))
         return
     valid = f"valid indices are 0 to {size - 1}"
     if torch.compiler.is_compiling() or not index.is_cpu:
@@ -67,3 +68,9 @@ def check_index(index: Tensor, size: int) -> None:
         smallest, largest = (int(extreme) for extreme in index.aminmax())
         if smallest < 0 or largest >= size:
             raise IndexError(f"index {smallest if smallest < 0 else largest} is out of range: {valid}")
+
+
+@lru_cache(maxsize=4096)
+def _of_size(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A vector (size,) all of whose entries are the same one in memory."""
+    return torch.empty(1, dtype=dtype, device=device).expand(size)
