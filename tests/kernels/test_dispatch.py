@@ -352,8 +352,10 @@ def test_the_operators_are_registered_correctly(right, bags, is_sorted):
     )
 
 
+@pytest.mark.parametrize("entries", [0, 10**9], ids=["by groups", "row by row"])
 @pytest.mark.parametrize("right", [True, False])
-def test_gradients_of_the_twins_by_finite_differences(right):
+def test_gradients_of_the_twins_by_finite_differences(monkeypatch, right, entries):
+    monkeypatch.setattr(reference, "_ENTRIES_OF_A_CALL", entries)
     index, order, group, tables, numbers, (bag, scale, total) = chain_arguments(right, bags=True)
     doubled = [table.detach().double().requires_grad_() for table in tables]
     pooling = (bag, scale.double(), total)
@@ -378,12 +380,14 @@ def test_compiled_without_graph_breaks(format, way):
         assert_same(compiled(index, *factors), format.rows(exact, index), factors, exact, 1e-6)
 
 
-def test_chunks_of_the_twins(monkeypatch):
+@pytest.mark.parametrize("entries", [0, 10**9], ids=["by groups", "row by row"])
+def test_chunks_of_the_twins(monkeypatch, entries):
     index, order, _, tables, (places, *_), pooling = chain_arguments()
     grad = torch.randn(11, 12)
     whole = reference.chain_rows(index, order, tables, places, *pooling)
     gradients = reference.chain_rows_backward(grad, index, order, tables, places, *pooling[:2])
     monkeypatch.setattr(reference, "_CHUNK_ROWS", 4)
+    monkeypatch.setattr(reference, "_ENTRIES_OF_A_CALL", entries)
     torch.testing.assert_close(reference.chain_rows(index, order, tables, places, *pooling), whole)
     for ours, truth in zip(
         reference.chain_rows_backward(grad, index, order, tables, places, *pooling[:2]), gradients, strict=True

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 _CHUNK_ROWS = 4096
+# On a CPU a call of torch takes about as long as it takes to gather and multiply so many entries of matrices.
+_ENTRIES_OF_A_CALL = 2048
 
 
 @torch.no_grad()
@@ -70,24 +72,38 @@ def chain_rows_backward(
 def _times_groups(rows: Tensor, middle: Tensor, place: Tensor) -> Tensor:
     """``L_b M[m_b]`` for rows L (N, JL, R1) and M (·, R1, JM, R2), as (N, JL · JM, R2); rows are sorted by ``m_b``."""
     width, matrices = rows.shape[1], middle.flatten(2)
-    flat = rows.flatten(0, 1)
-    product = flat.new_empty(flat.shape[0], matrices.shape[2])
-    for number, first, last in _groups(place):
-        group = slice(first * width, last * width)
-        torch.mm(flat[group], matrices[number], out=product[group])
+    if _rows_are_alone(place, matrices):
+        product = _times(rows, matrices.index_select(0, place))
+    else:
+        flat = rows.flatten(0, 1)
+        product = flat.new_empty(flat.shape[0], matrices.shape[2])
+        for number, first, last in _groups(place):
+            group = slice(first * width, last * width)
+            torch.mm(flat[group], matrices[number], out=product[group])
     return product.view(rows.shape[0], width * middle.shape[2], middle.shape[3])
 
 
 def _times_groups_backward(dx: Tensor, rows: Tensor, middle: Tensor, place: Tensor, d_middle: Tensor) -> Tensor:
     """The gradient of the rows L, given that of ``L_b M[m_b]``; that of M is added to ``d_middle``."""
     width, matrices, d_matrices = rows.shape[1], middle.flatten(2), d_middle.view(*middle.shape[:2], -1)
-    flat, dx = rows.flatten(0, 1), dx.reshape(-1, matrices.shape[2])
+    dx = dx.reshape(-1, matrices.shape[2])
+    if _rows_are_alone(place, matrices):
+        dx = dx.view(rows.shape[0], width, -1)
+        d_matrices.index_add_(0, place, _times(rows.mT, dx))
+        return _times(dx, matrices.index_select(0, place).mT)
+    flat = rows.flatten(0, 1)
     d_flat = torch.empty_like(flat)
     for number, first, last in _groups(place):
         group = slice(first * width, last * width)
         torch.mm(dx[group], matrices[number].mT, out=d_flat[group])
         d_matrices[number].addmm_(flat[group].mT, dx[group])
     return d_flat.view_as(rows)
+
+
+def _rows_are_alone(place: Tensor, matrices: Tensor) -> bool:
+    """Whether groups are so small that a matrix for every row costs less than a product for every group."""
+    groups = 1 + int(place.diff().count_nonzero())
+    return place.shape[0] * matrices[0].numel() < groups * _ENTRIES_OF_A_CALL
 
 
 def _groups(place: Tensor) -> Iterator[tuple[int, int, int]]:
