@@ -11,15 +11,15 @@ from typing import Any
 from rankfold.data.criteo import KAGGLE_SIZES
 from rankfold.experiments.dlrm import MODES, table_name
 from rankfold.experiments.planning import Request
-from rankfold.experiments.results import Places
-from rankfold.experiments.spec import read_rows
+from rankfold.experiments.results import Places, read_result
+from rankfold.experiments.spec import Spec, read_rows
 from rankfold.experiments.summary import Average, Row, Summary, summarize
 from rankfold.experiments.tables import Grid, brief_grid, grids, label, render
 
 ROOT = Path(__file__).parents[2]
 PLACES = Places(ROOT / "experiments", ROOT / "results")
-# Runs that were repeated on a CPU.
-ON_A_CPU = Places(ROOT / "experiments", ROOT / "results" / "cpu")
+# Runs with settings that have changed since; of these only memory and time are looked at.
+EARLIER = ROOT / "results" / "earlier"
 _NAMES = {"cp": "CP", "tucker": "Tucker", "tt": "TT", "ttm": "TTM"}
 _NOTHING = "–"
 
@@ -110,22 +110,22 @@ _EMPTY = (
 
 def brief(name: str) -> str:
     """Size and accuracy of the main rows of a table."""
-    return render([brief_grid(_summary(name, PLACES))], "markdown")
+    return render([brief_grid(_summary(name))], "markdown")
 
 
 def table(name: str) -> str:
     """All that ``rankfold table`` shows."""
-    return render(grids(_summary(name, PLACES)), "markdown")
+    return render(grids(_summary(name)), "markdown")
 
 
 @lru_cache
-def _summary(name: str, places: Places) -> Summary:
-    return summarize(Request(name), places)
+def _summary(name: str) -> Summary:
+    return summarize(Request(name), PLACES)
 
 
-def _run(name: str, places: Places | None = None) -> list[Row]:
+def _run(name: str) -> list[Row]:
     """The rows that have results."""
-    return [row for row in _summary(name, places or PLACES).rows if row.results]
+    return [row for row in _summary(name).rows if row.results]
 
 
 def section(name: str, text: str) -> str:
@@ -135,7 +135,7 @@ def section(name: str, text: str) -> str:
 
 def progress(name: str) -> str:
     """How many rows have been run."""
-    run, rows = _run(name), _summary(name, PLACES).rows
+    run, rows = _run(name), _summary(name).rows
     if len(run) == len(rows):
         return f"All {len(rows)} rows have been run."
     return (
@@ -176,8 +176,20 @@ def _joined(ranks: Iterable[int]) -> str:
     return "·".join(map(str, ranks))
 
 
-def memory_and_time(name: str, places: Places | None = None) -> str:
+def memory_and_time(name: str) -> str:
     """How long the runs took, and the most memory that any of them held."""
+    return _memory_and_time(_run(name))
+
+
+def earlier_memory_and_time(name: str) -> str:
+    """The same of runs with earlier settings, in the order of the rows of today."""
+    order = list(read_rows(PLACES.experiments / name))
+    found = [read_result(file) for file in (EARLIER / name).glob("*.json")]
+    found.sort(key=lambda result: (order.index(result["row"]), result["seed"]))
+    return _memory_and_time([Row(result["row"], Spec(**result["spec"]), (result,), {}) for result in found])
+
+
+def _memory_and_time(rows: Iterable[Row]) -> str:
     lines = [
         (
             _NAMES.get(row.spec.format or "", ""),
@@ -188,7 +200,7 @@ def memory_and_time(name: str, places: Places | None = None) -> str:
             _shown(row.average(lambda result: result["timing"]["training_seconds"]), ",.0f"),
             f"{max(map(_peak_bytes, row.results)) / 2**20:,.0f}",
         )
-        for whole in _run(name, places)
+        for whole in rows
         for device, row in _by_device(whole)
     ]
     headings = ("format", "method", "device", "step, ms", "epoch, s", "training, s", "memory, MiB")
@@ -233,7 +245,7 @@ def beside_planted(name: str) -> str:
             *(_shown(row.score(model, "auc"), ".4f") for model in ("posterior_mean", "planted")),
             _shown(row.score("posterior_mean", "nll_nats"), ".4f"),
         )
-        for row in _summary(name, PLACES).rows
+        for row in _summary(name).rows
     ]
     headings = ("format", "method", "parameters", "AUC", "AUC of the planted model", "NLL")
     return render([Grid("", headings, tuple(lines))], "markdown")
@@ -241,4 +253,4 @@ def beside_planted(name: str) -> str:
 
 def targets(name: str) -> str:
     """What was aimed at, and what the rows reach."""
-    return render([grid for grid in grids(_summary(name, PLACES)) if grid.title == "Targets"], "markdown")
+    return render([grid for grid in grids(_summary(name)) if grid.title == "Targets"], "markdown")
