@@ -59,6 +59,7 @@ _TASKS = {
     "mnist": "MNIST, fully connected layers",
     "cifar10": "CIFAR-10, convolutions",
     "imdb": "IMDB, a table of words",
+    "ngram": "IMDB, a table of n-grams",
     "dlrm": "Criteo sample, five tables",
     "dlrm-planted": "made-up clicks, five tables",
 }
