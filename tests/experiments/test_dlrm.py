@@ -1,5 +1,7 @@
 """The DLRM tasks: counts of the paper, days of the split, and made-up rows."""
 
+import re
+
 import pytest
 import torch
 from data.criteo.fake import fake_lines
@@ -88,11 +90,23 @@ def test_extra_rows_that_are_not_there_are_missed(folder):
 
 
 def test_other_data_than_the_samples_have_a_name(folder, tmp_path):
-    assert dlrm.TASK.edition(folder) is None
-    (tmp_path / "mine.tsv").touch()
-    assert dlrm.TASK.edition(tmp_path / "mine.tsv") == "mine"
+    assert dlrm.TASK.edition(folder, True) is None
     (folder / "criteo" / "train.txt.gz").touch()
-    assert dlrm.TASK.edition(folder) == "whole"
+    assert dlrm.TASK.edition(folder, True) == "whole"
+    (tmp_path / "mine.tsv").touch()
+    with pytest.raises(DamagedData, match=r"mine\.tsv is none of the published files"):
+        dlrm.TASK.edition(tmp_path / "mine.tsv", True)
+
+
+def test_files_that_nobody_verifies_are_told_apart_by_what_they_hold(folder, tmp_path):
+    mine = tmp_path / "train.txt"
+    mine.write_bytes(b"some rows")
+    name = dlrm.TASK.edition(mine, False)
+    assert re.fullmatch("train-[0-9a-f]{8}", name)
+    assert dlrm.TASK.edition(mine.rename(tmp_path / "other.txt"), False) == name.replace("train", "other")
+    mine.write_bytes(b"some more rows")
+    assert dlrm.TASK.edition(mine, False) != name
+    assert dlrm.TASK.edition(folder, False).startswith("criteo-kaggle-w261-sample-")
 
 
 def test_only_published_files_pass_verification(folder, tmp_path):

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeVar
 
+import torch
 import typer
 from rich.console import Console
 from rich.text import Text
@@ -227,6 +228,7 @@ def inference(
     batches, counts = chosen_numbers(batch, "--batch"), chosen_numbers(threads, "--threads")
     for count in counts:
         check_threads(count)
+    torch.set_num_threads(max(counts))  # so many are asked whether they get their cores
     try:
         ranks = {format: found_ranks(format, results) for format in chosen_formats(formats)}
     except FileNotFoundError as error:

@@ -85,7 +85,7 @@ def _edition(table: str, places: Places) -> str | None:
     """What sets the data apart from the published ones; those that nobody has named may be missing."""
     try:
         task = task_named(task_name(places.experiments / table))
-        return None if task.edition is None else task.edition(places.data)
+        return None if task.edition is None else task.edition(places.data, places.verify)
     except (MissingData, DamagedData) as error:
         if places.data is None:
             return None

@@ -57,7 +57,10 @@ def table(
     typer.echo(said)
     if (task := TASKS.get(name)) is not None and task.remark is not None:
         typer.echo(f"note: {task.remark}", err=True)
-    if not any(row.results for row in summary.rows):
+    runs = [result for row in summary.rows for result in row.results]
+    if unverified := sum(run.get("data", {}).get("verified") is False for run in runs):
+        typer.echo(f"note: {unverified} of these runs took data that nobody verified, by --no-verify", err=True)
+    if not runs:
         typer.echo(_nothing_found(request, places), err=True)
 
 
@@ -71,7 +74,10 @@ def _nothing_found(request: Request, places: Places) -> str:
     if instead := _named_itself(request, places):
         return f"{nothing}; for those of {instead}"
     below = folder.relative_to(places.results)
-    return f"{nothing}; make some with `{_command(request, places)}`, or give with --results the folder {below} is in"
+    make = f"make some with `{_command(request, places)}`"
+    if (task := TASKS.get(request.table)) is not None and task.edition is not None:
+        make += " (which says where those of other data than the published ones go)"
+    return f"{nothing}; {make}, or give with --results the folder {below} is in"
 
 
 def _named_itself(request: Request, places: Places) -> str | None:

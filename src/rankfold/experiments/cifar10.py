@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from rankfold.data.cifar10 import SIDE, load_cifar10
+from rankfold.data.cifar10 import SIDE, find_cifar10, load_cifar10
 from rankfold.experiments.batch_norm import settle
 from rankfold.experiments.spec import FormatName, Split
 from rankfold.experiments.splitting import parts_of
@@ -136,4 +136,4 @@ def _reflected(index: Tensor) -> Tensor:
     return last - (last - index.abs()).abs()
 
 
-TASK = Task(conv_network, FOLDINGS, load, augment=augment, settle=settle)
+TASK = Task(conv_network, FOLDINGS, load, augment=augment, settle=settle, find=find_cifar10)

@@ -98,8 +98,8 @@ def find_files_with_extra(folder: Path | None = None) -> list[Path]:
     return files
 
 
-def _edition(folder: Path | None) -> str | None:
-    return edition(find_files(folder))
+def _edition(folder: Path | None, verify: bool) -> str | None:
+    return edition(find_files(folder), verify)
 
 
 def _examples(data: Criteo, parts: list[slice], device: torch.device) -> Examples:
@@ -111,7 +111,9 @@ def _examples(data: Criteo, parts: list[slice], device: torch.device) -> Example
     return Examples((numbers, categories), labels)
 
 
-_SAMPLE = "the published rows are 0.3 % of the paper's: trained on them, compare with the dense row, not with the paper"
+_SAMPLE = (
+    "the published sample has 0.3 % of the paper's rows: compare what it trains with its dense row, not the paper's"
+)
 
 TASK = Task(
     network,

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rankfold.data.imdb import Reviews, load_imdb
+from rankfold.data.imdb import Reviews, find_imdb, load_imdb
 from rankfold.data.words import Corpus, End, sequences, vocabulary
 from rankfold.experiments.evaluation import classification
 from rankfold.experiments.spec import FormatName, Split
@@ -87,4 +87,11 @@ def _examples(inputs: Inputs, labels: NDArray[np.int64], device: torch.device) -
 
 
 # in evaluation a batch takes no more memory than in training: LSTM layers keep 400 steps of every review
-TASK = Task(SentimentClassifier, FOLDINGS, load, evaluate=partial(classification, batch_size=256), counted="layers")
+TASK = Task(
+    SentimentClassifier,
+    FOLDINGS,
+    load,
+    evaluate=partial(classification, batch_size=256),
+    counted="layers",
+    find=find_imdb,
+)

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from rankfold.data.imdb import load_imdb
+from rankfold.data.imdb import find_imdb, load_imdb
 from rankfold.data.ngrams import Ngrams
 from rankfold.data.words import Corpus
 from rankfold.experiments.imdb import KEPT_END, LENGTH, encoded, part_of
@@ -47,4 +47,4 @@ def load(split: Split, device: torch.device, folder: Path | None = None, verify:
     return encoded(train, corpus, part_of(test, split), encode, device)
 
 
-TASK = Task(NgramClassifier, FOLDINGS, load, counted="layers", too_large=True)
+TASK = Task(NgramClassifier, FOLDINGS, load, counted="layers", too_large=True, find=find_imdb)

@@ -139,7 +139,8 @@ class Task:
         too_large: whether a dense network is too much for the memory of most machines. It is then made only where
             the method is to train it, and never saved.
         find: raises an error if the data are not in the folder.
-        edition: what sets the data in the folder apart from the published ones, as a name; ``None`` if nothing does.
+        edition: what sets the data in a folder, verified or not, apart from the published ones, as a name; ``None`` if
+            nothing does.
         needs: what a run asks of the machine, where that is more than most have.
         remark: what to know before our results are held beside the paper's.
     """
@@ -155,7 +156,7 @@ class Task:
     counted: Literal["network", "layers"] = "network"
     too_large: bool = False
     find: Callable[[Path | None], object] | None = None
-    edition: Callable[[Path | None], str | None] | None = None
+    edition: Callable[[Path | None, bool], str | None] | None = None
     needs: str | None = None
     remark: str | None = None
 

@@ -100,7 +100,9 @@ def test_malformed_lines_are_named_and_left_out(file):
 
 def test_too_many_malformed_lines_stop_it_and_leave_nothing(file, tmp_path):
     file.write_bytes(b"junk\n" * 5 + TEXT)
-    with pytest.raises(DamagedData, match=r"more than 3 malformed lines(.|\n)*train.txt:4: it has 1 field"):
+    with pytest.raises(
+        DamagedData, match=r"more than 3 malformed lines(.|\n)*train.txt:1: it has 1 field.*; 3 more of the kind"
+    ):
         prepare([file], tmp_path / "cache", max_malformed=3)
     assert list((tmp_path / "cache").iterdir()) == []
 
@@ -158,7 +160,7 @@ def test_files_are_found(tmp_path, file):
         "criteo-kaggle-w261-sample.tsv.xz",
         "criteo-kaggle-extra.tsv.xz",
     ]
-    with pytest.raises(MissingData, match=r"looked for train\.txt"):
+    with pytest.raises(MissingData, match="nowhere does not exist; name train"):
         find_files(tmp_path / "nowhere")
     with pytest.raises(MissingData, match="cannot be read"):
         prepare([tmp_path / "nowhere"])

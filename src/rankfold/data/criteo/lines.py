@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 NUM_NUMBERS, NUM_CATEGORIES = 13, 26
 _NUM_FIELDS = 1 + NUM_NUMBERS + NUM_CATEGORIES
+_FIELDS = f"a label, {NUM_NUMBERS} integers and {NUM_CATEGORIES} categories"
 MISSING = 0  # the token of a missing category; DLRM reads an empty field as 0, too
 _INTEGER = re.compile(rb"-?[0-9]{1,10}")
 _CATEGORY = re.compile(rb"[0-9a-fA-F]{8}")
@@ -57,7 +58,7 @@ def read_line(line: bytes) -> tuple[int, list[int], list[int]]:
     fields = line.split(b"\t")
     if len(fields) != _NUM_FIELDS:
         found = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
-        raise MalformedLine(f"it has {found}, expected {_NUM_FIELDS} with tabs between them")
+        raise MalformedLine(f"it has {found}, expected {_NUM_FIELDS} with tabs between them: {_FIELDS}")
     if fields[0] not in (b"0", b"1"):
         raise MalformedLine(f"its label is {_shown(fields[0])}, expected 0 or 1")
     integers, categories = fields[1 : 1 + NUM_NUMBERS], fields[1 + NUM_NUMBERS :]

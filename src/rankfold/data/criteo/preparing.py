@@ -57,18 +57,26 @@ class _Tally:
 
     limit: int
     count: int = 0
-    examples: list[str] = field(default_factory=list)
+    _alike: dict[str, tuple[str, int]] = field(default_factory=dict)  # by fault: the first line, and how many
 
     def note(self, path: Path, line: int, why: str) -> None:
         self.count += 1
-        if self.count <= _MOST_EXAMPLES:
-            self.examples.append(f"{path}:{line}: {why}")
+        first, count = self._alike.get(why, (f"{path}:{line}", 0))
+        self._alike[why] = first, count + 1
         if self.count > self.limit:
             shown = "\n  ".join(self.examples)
             raise DamagedData(
                 f"more than {self.limit} malformed lines, so this may not be a file in the Criteo format; the first "
-                f"are\n  {shown}\nMend the file, or allow more with prepare(..., max_malformed=...)"
+                f"are\n  {shown}\nMend the file; in Python, prepare(..., max_malformed=...) allows more"
             )
+
+    @property
+    def examples(self) -> list[str]:
+        """The first line with each fault, and how many more have the same."""
+        return [
+            f"{first}: {why}" + (f"; {count - 1} more of the kind" if count > 1 else "")
+            for why, (first, count) in list(self._alike.items())[:_MOST_EXAMPLES]
+        ]
 
 
 def prepare(
@@ -113,6 +121,8 @@ def find_files(folder: str | os.PathLike[str] | None = None) -> list[Path]:
     data sets. The files may be packed, with ``.gz`` or ``.xz`` after their names.
     """
     root = data_root(folder)
+    if folder is not None and not root.exists():
+        raise MissingData(f"{root} does not exist; name {WHOLE}, plain, .gz or .xz, or the folder that it is in")
     if root.is_file():
         return [root]
     for place in (root / "criteo", root):
