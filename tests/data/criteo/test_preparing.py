@@ -162,6 +162,9 @@ def test_files_are_found(tmp_path, file):
     ]
     with pytest.raises(MissingData, match="nowhere does not exist; name train"):
         find_files(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(MissingData, match=r"looked for train\.txt"):
+        find_files(tmp_path / "empty")
     with pytest.raises(MissingData, match="cannot be read"):
         prepare([tmp_path / "nowhere"])
     with pytest.raises(ValueError, match="at least one file, got none"):
