@@ -184,7 +184,7 @@ def memory_and_time(name: str) -> str:
 
 def earlier_memory_and_time(name: str) -> str:
     """The same of runs with earlier settings, in the order of the rows of today."""
-    order = list(read_rows(PLACES.experiments / name))
+    order = [row.name for row in _summary(name).rows]
     found = [read_result(file) for file in (EARLIER / name).glob("*.json")]
     found.sort(key=lambda result: (order.index(result["row"]), result["seed"]))
     return _memory_and_time([Row(result["row"], Spec(**result["spec"]), (result,), {}) for result in found])
