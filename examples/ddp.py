@@ -2,7 +2,7 @@
 
 torchrun --standalone --nproc-per-node 2 examples/ddp.py
 
-The digits are those of scikit-learn: ``pip install 'rankfold[cli]'`` brings it.
+The digits are those of scikit-learn: ``pip install '.[cli]'`` brings it.
 """
 
 import os

@@ -2,7 +2,7 @@
 
 torchrun --standalone --nproc-per-node 2 examples/fsdp2.py
 
-The digits are those of scikit-learn: ``pip install 'rankfold[cli]'`` brings it.
+The digits are those of scikit-learn: ``pip install '.[cli]'`` brings it.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Handwritten digits with Lightning: one callback finds the ranks.
 
-The digits are those of scikit-learn: ``pip install 'rankfold[lightning,cli]'`` brings both.
+The digits are those of scikit-learn: ``pip install '.[lightning,cli]'`` brings both.
 """
 
 import tempfile

@@ -1,6 +1,6 @@
 """The five lines in plain PyTorch: handwritten digits, gradients accumulated and clipped, a falling learning rate.
 
-The digits are those of scikit-learn: ``pip install 'rankfold[cli]'`` brings it.
+The digits are those of scikit-learn: ``pip install '.[cli]'`` brings it.
 """
 
 import torch
