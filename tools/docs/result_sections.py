@@ -111,22 +111,22 @@ _EMPTY = (
 
 def brief(name: str) -> str:
     """Size and accuracy of the main rows of a table."""
-    return render([brief_grid(_summary(name))], "markdown")
+    return render([brief_grid(_summary(name, PLACES))], "markdown")
 
 
 def table(name: str) -> str:
     """All that ``rankfold table`` shows."""
-    return render(grids(_summary(name)), "markdown")
+    return render(grids(_summary(name, PLACES)), "markdown")
 
 
 @lru_cache
-def _summary(name: str) -> Summary:
-    return summarize(Request(name), PLACES)
+def _summary(name: str, places: Places) -> Summary:
+    return summarize(Request(name), places)
 
 
 def _run(name: str) -> list[Row]:
     """The rows that have results."""
-    return [row for row in _summary(name).rows if row.results]
+    return [row for row in _summary(name, PLACES).rows if row.results]
 
 
 def section(name: str, text: str) -> str:
@@ -136,7 +136,7 @@ def section(name: str, text: str) -> str:
 
 def progress(name: str) -> str:
     """How many rows have been run."""
-    run, rows = _run(name), _summary(name).rows
+    run, rows = _run(name), _summary(name, PLACES).rows
     if len(run) == len(rows):
         return f"All {len(rows)} rows have been run."
     return (
@@ -184,7 +184,7 @@ def memory_and_time(name: str) -> str:
 
 def earlier_memory_and_time(name: str) -> str:
     """The same of runs with earlier settings, in the order of the rows of today."""
-    order = [row.name for row in _summary(name).rows]
+    order = [row.name for row in _summary(name, PLACES).rows]
     found = [read_result(file) for file in (EARLIER / name).glob("*.json")]
     found.sort(key=lambda result: (order.index(result["row"]), result["seed"]))
     return _memory_and_time([Row(result["row"], Spec(**result["spec"]), (result,), {}) for result in found])
@@ -246,7 +246,7 @@ def beside_planted(name: str) -> str:
             *(_shown(row.score(model, "auc"), ".4f") for model in ("posterior_mean", "planted")),
             _shown(row.score("posterior_mean", "nll_nats"), ".4f"),
         )
-        for row in _summary(name).rows
+        for row in _summary(name, PLACES).rows
     ]
     headings = ("format", "method", "parameters", "AUC", "AUC of the planted model", "NLL")
     return render([Grid("", headings, tuple(lines))], "markdown")
@@ -254,4 +254,4 @@ def beside_planted(name: str) -> str:
 
 def targets(name: str) -> str:
     """What was aimed at, and what the rows reach."""
-    return render([grid for grid in grids(_summary(name)) if grid.title == "Targets"], "markdown")
+    return render([grid for grid in grids(_summary(name, PLACES)) if grid.title == "Targets"], "markdown")

@@ -55,7 +55,7 @@ class Ngrams:
         """Learn from the training texts which runs are frequent.
 
         >>> Ngrams.of(Corpus.of(["a b", "b"]), 12, width=4, longest=2, length=2, end="last").rows(Corpus.of(["a b"]))
-        array([[3, 2, 6]], dtype=int32)
+        array([[ 3,  2, 10]], dtype=int32)
         """
         lines = num_rows // width
         if width <= _FIRST_COLUMN or lines < min(2, longest):

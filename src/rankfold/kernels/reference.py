@@ -88,7 +88,7 @@ def _times_groups_backward(dx: Tensor, rows: Tensor, middle: Tensor, place: Tens
     width, matrices, d_matrices = rows.shape[1], middle.flatten(2), d_middle.view(*middle.shape[:2], -1)
     dx = dx.reshape(-1, matrices.shape[2])
     if _rows_are_alone(place, matrices):
-        dx = dx.view(rows.shape[0], width, -1)
+        dx = dx.view(rows.shape[0], width, matrices.shape[2])
         d_matrices.index_add_(0, place, _times(rows.mT, dx))
         return _times(dx, matrices.index_select(0, place).mT)
     flat = rows.flatten(0, 1)
