@@ -63,14 +63,14 @@ def criteo(tmp_path):
 
 def test_results_of_other_data_are_no_results_of_these(criteo, monkeypatch):
     """A dense network that does not fit is refused, where there would be nothing to do with a result."""
-    monkeypatch.setattr(memory_check, "memory_of", lambda device: 24e9)
+    monkeypatch.setattr(memory_check, "memory_of", lambda device: 16e9)
     assert "Nothing to do: 1 run has a result in" in criteo("criteo-kaggle-w261-sample.tsv", "dense").output
     for name, verify in (("train.txt", True), ("mine.tsv", False), ("criteo-kaggle-w261-sample.tsv", False)):
         refused = criteo(name, "dense", "ttm-fr", verify=verify)
         assert refused.exit_code == 2
         said = " ".join(refused.output.replace("│", " ").split())
-        assert "rows that train the dense network (dense) need 69 GB for its 4,322,224,385 parameters with Adam" in said
-        assert "cpu has 24 GB; name the rows to run: ttm-fr" in said
+        assert "rows that train the dense network (dense) need at least 17 GB for its 4,322,224,385 parameters" in said
+        assert "cpu has 16 GB; name the rows to run: ttm-fr" in said
 
 
 def test_data_that_are_named_must_be_there(tmp_path):

@@ -7,14 +7,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rankfold.experiments import methods, registry
+from rankfold.experiments import memory_check, methods, registry
 from rankfold.experiments.methods import Workshop, train
 from rankfold.experiments.planning import Request, schedule
 from rankfold.experiments.results import Places
+from rankfold.experiments.rows_in_use import rows_in_use
 from rankfold.experiments.runner import execute
 from rankfold.experiments.spec import Spec
 from rankfold.experiments.task import Data, Examples, Folding, Task
 from rankfold.experiments.training import Training
+from rankfold.surgery.materialize import materialized
 
 CPU = torch.device("cpu")
 ROWS, COLUMNS = 60, 8
@@ -115,6 +117,65 @@ def test_a_dense_network_that_is_not_saved_is_trained_once_in_a_row(tmp_path, mo
     assert not torch.equal(tuned["head.weight"], dense["head.weight"])  # tuned, and the kept one is not
     for name, value in dense.items():
         torch.testing.assert_close(again[name], value, rtol=0, atol=0)
+
+
+class TwoTables(nn.Module):
+    """A bag with padding and a table, of whose rows few are in the examples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag = nn.EmbeddingBag(ROWS, COLUMNS, mode="mean", padding_idx=7)
+        self.table = nn.Embedding(ROWS, COLUMNS)
+        self.head = nn.Linear(COLUMNS, 2)
+
+    def forward(self, words: Tensor, one: Tensor) -> Tensor:
+        return self.head(self.bag(words) + self.table(one))
+
+
+def made_anew() -> TwoTables:
+    """As a run makes it: on the meta device first."""
+    with torch.device("meta"):
+        model = TwoTables()
+    torch.manual_seed(0)
+    return materialized(model, CPU)
+
+
+def two_tables_of(words: Tensor, one: Tensor) -> Examples:
+    return Examples((words, one), (one % 2).long())
+
+
+def test_training_the_rows_in_use_is_training_all_rows(tmp_path):
+    """Adam leaves a row alone that never has a gradient; without this, nobody could tell how rows were trained."""
+    generator = torch.Generator().manual_seed(0)
+    words = torch.randint(0, ROWS // 3, (128, 5), generator=generator) * 3 + 1  # 7 among them
+    examples = two_tables_of(words.int(), torch.randint(20, (128,), generator=generator))
+    spec = Spec("dense", epochs=3, batch_size=32, lr=0.02)
+    task = Task(TwoTables, {}, load, too_large=True)
+    seen = []
+    workshop = Workshop(task, Data(examples, examples), tmp_path, tmp_path / "shared", seen.append)
+    trained = train(spec, workshop)
+    whole = made_anew()
+    history = Training(whole, examples, spec, epochs=3, stage="dense", folder=None).run()
+    initial = made_anew()
+    for name, value in whole.state_dict().items():
+        torch.testing.assert_close(trained.model.state_dict()[name], value)
+        moved = (value != initial.state_dict()[name]).float().mean()
+        assert (0.2 < moved < 0.5) if "bag" in name or "table" in name else moved == 1.0
+    for epoch, expected, shown in zip(trained.history, history, seen, strict=True):
+        assert epoch.nll == pytest.approx(expected.nll)
+        assert epoch.parameters == shown.parameters == expected.parameters  # those of the whole network
+    assert type(trained.model.bag) is nn.EmbeddingBag
+
+
+def test_memory_is_asked_for_the_rows_in_use(monkeypatch):
+    model = Bag()
+    examples = Examples((torch.full((4, 5), 3), torch.ones(4)), torch.zeros(4))
+    whole = sum(parameter.numel() for parameter in model.parameters())
+    monkeypatch.setattr(memory_check, "memory_of", lambda device: 4.0 * whole + 16 * (COLUMNS + 2 * COLUMNS + 2))
+    with rows_in_use(model, examples):
+        memory_check.check_memory_in_use(model, whole, CPU)
+    with pytest.raises(ValueError, match="needs 0 GB for the 498 of its 498 parameters"):
+        memory_check.check_memory_in_use(model, whole, CPU)
 
 
 def test_the_initial_spread_is_the_folding_s():

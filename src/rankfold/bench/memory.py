@@ -25,7 +25,7 @@ from rankfold.bench.measure import peak_memory
 from rankfold.bench.networks import FORMAT_NAMES
 from rankfold.config import TTM, Inference
 from rankfold.experiments.dlrm import FOLDINGS, network
-from rankfold.experiments.memory_check import adam_bytes
+from rankfold.experiments.memory_check import adam_bytes, count_parameters
 from rankfold.experiments.task import Folding
 from rankfold.models.dlrm import DLRM, tables_from
 from rankfold.parameters import param_groups
@@ -112,7 +112,7 @@ def run_dlrm(
         foldings: how a format folds the large tables.
     """
     case = f"DLRM, training at batch {batch:,}, parameters and optimizer included"
-    count = _count(make())
+    count = count_parameters(make())
     kept = adam_bytes(count)
     yield Row(case, f"{DENSE}, with Adam", "dense", count, kept, kept, "modelled", "the arrays alone, no activations")
     if dense:
@@ -149,7 +149,7 @@ class _Training:
         """How many parameters are trained."""
         model = self.build().train()
         _train(model, self.device, self.batch, self.snapshots)
-        return _count(model)
+        return count_parameters(model)
 
 
 def _network_row(names: tuple[str, str, str], training: _Training) -> Row:
@@ -216,7 +216,3 @@ def _tensorized(
 
 def _tensorized_by_size(make: Callable[[], nn.Module], device: torch.device) -> nn.Module:
     return tensorize_(make(), _BY_SIZE, tables_from(MIN_ROWS)).to(device)
-
-
-def _count(model: nn.Module) -> int:
-    return sum(p.numel() for p in model.parameters())

@@ -8,15 +8,19 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import final
 
 import torch
 from torch import nn
 
+from rankfold.accounting import accounting
 from rankfold.checkpoint import load, save
 from rankfold.config import Inference
+from rankfold.experiments.memory_check import check_memory_in_use
+from rankfold.experiments.rows_in_use import rows_in_use
 from rankfold.experiments.spec import Spec
 from rankfold.experiments.task import Data, Task
 from rankfold.experiments.training import Epoch, Training
@@ -117,11 +121,22 @@ def _train_too_large(spec: Spec, workshop: Workshop, folder: Path) -> Trained:
     if folder not in _kept:
         _kept.clear()
         model = materialized(_on_meta(workshop.task), workshop.device)
-        history = workshop.train(model, spec, epochs=spec.epochs, stage="dense")
-        _kept[folder] = Trained(model.cpu(), history)
+        _kept[folder] = Trained(model, _train_rows_in_use(model, spec, workshop))
+        model.cpu()
     model = _on_meta(workshop.task)
     model.load_state_dict(_kept[folder].model.state_dict(), assign=True)
     return Trained(model.to(workshop.device), _kept[folder].history)
+
+
+def _train_rows_in_use(model: nn.Module, spec: Spec, workshop: Workshop) -> list[Epoch]:
+    """Dense training of all rows that the examples have; with decay, of all there are."""
+    whole = accounting(model).total.final_parameters
+    tell = workshop.progress
+    workshop = replace(workshop, progress=lambda epoch: tell(replace(epoch, parameters=whole)))
+    with nullcontext() if spec.weight_decay else rows_in_use(model, workshop.data.train):
+        check_memory_in_use(model, whole, workshop.device)
+        history = workshop.train(model, spec, epochs=spec.epochs, stage="dense")
+    return [replace(epoch, parameters=whole) for epoch in history]
 
 
 def _train_tensorized(spec: Spec, workshop: Workshop, inference: Inference) -> Trained:
