@@ -46,6 +46,9 @@ def test_fitted_noise_is_the_residual_standard_deviation(num_outputs):
     at_once = GaussianLikelihood(num_outputs, dtype=torch.float64)
     at_once.fit_(torch.zeros_like(residual), residual)
     assert torch.allclose(at_once.std, expected)
+    one = GaussianLikelihood(num_outputs, dtype=torch.float64)  # a single example is taken as forward takes it
+    one.fit_(torch.zeros_like(residual[0]), residual[0])
+    assert torch.allclose(one.std, residual[0].abs() if num_outputs else residual[0].square().mean().sqrt())
     at_once.fit_(residual, residual)  # nothing is missed
     assert torch.isfinite(at_once.log_std).all()
 

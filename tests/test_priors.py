@@ -173,7 +173,7 @@ def test_a_given_eta_is_kept():
     assert LogUniform().at_scale(100.0) == LogUniform()
 
 
-@pytest.mark.parametrize("eta", [0, 0.0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("eta", [0, 0.0, -1.0, math.nan, math.inf, True])
 def test_a_bad_eta_is_named(eta):
     with pytest.raises(ValueError, match=rf"eta must be positive and finite \(or None for the default\), got {eta!r}"):
         HalfCauchy(eta)

@@ -193,7 +193,7 @@ def _config(network: nn.Module, stored: StoredTensor) -> TensorConfig:
     if is_recurrent(dense):  # several matrices, folded by the defaults
         return make(1, inference=stored.inference)
     in_dims, out_dims = stored.in_dims, stored.out_dims
-    if isinstance(dense, nn.Conv1d | nn.Conv2d | nn.Conv3d) and dense.weight[0, 0].numel() > 1:
+    if isinstance(dense, nn.Conv1d | nn.Conv2d) and dense.weight[0, 0].numel() > 1:
         # the positions of the kernel are a mode that the format adds, and TTM an output mode of 1 beside it
         in_dims, out_dims = in_dims[:-1], out_dims[:-1] if stored.format == "TTM" else out_dims
     return make(stored.ranks, in_dims=in_dims, out_dims=out_dims, inference=stored.inference)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rankfold import kernels
 from rankfold.bayesian_vector import BayesianVector
 from rankfold.config import TensorConfig
-from rankfold.formats import Factors, TensorFormat
+from rankfold.formats import TensorFormat
 from rankfold.formats.base import LARGEST_COPY
 from rankfold.gaussian import Variance, as_tensors, at_least_float32
 from rankfold.moments import governors, joined, rank_moments, sums_over_governed
@@ -144,13 +144,9 @@ class BayesianTensor(nn.Module):
         """λ of every rank group, views of ``variance``."""
         return self.variance.split_with_sizes(self.format.ranks) if self.has_prior else ()
 
-    def second_moments(self, moments: Factors | None = None) -> Tensor:
-        """``M_k = Σ μ² + σ²`` over the entries each λ governs, (ΣR,).
-
-        ``moments`` are E[u²] of every factor's entries; the posterior's own if left out.
-        """
-        moments = self.factors.second_moments() if moments is None else moments
-        return sums_over_governed(moments, self.format.rank_groups)
+    def second_moments(self) -> Tensor:
+        """``M_k = Σ μ² + σ²`` over the entries each λ governs, (ΣR,)."""
+        return sums_over_governed(self.factors.second_moments(), self.format.rank_groups)
 
     def kl(self) -> Tensor:
         """``KL(q(Φ) ‖ p(Φ|λ))`` in nats; for point factors ``−log p(Φ|λ)`` up to a constant."""

@@ -25,16 +25,14 @@ from rankfold.data.digits import NUM_CLASSES, NUM_PIXELS, Digits
 from rankfold.parameters import param_groups
 from rankfold.priors import HalfCauchy, LogUniform
 from rankfold.rank_determination import RankDetermination
-from rankfold.schedule import Pruning
+from rankfold.schedule import WARMUP, Pruning
 from rankfold.surgery.tensorize import tensorize_
 
 FormatName = Literal["cp", "tucker", "tt", "ttm"]
 PriorName = Literal["log-uniform", "half-cauchy"]
 
 HIDDEN = 256
-# The prior has its full weight after this fraction of training; from then on ranks may be cut. It is
-# shorter than the default, to leave more to watch, and so are the pauses between cuts.
-WARMUP_FRACTION = 0.3
+# Evenly over what follows the warm-up: more often than by default, to leave more to watch.
 NUM_CUTS = 30
 # The learning rate falls linearly over this last fraction of training.
 DECAY_FRACTION = 0.3
@@ -137,7 +135,6 @@ class DemoRun:
             num_data=len(data.train_labels),
             total_steps=self.total_steps,
             kl_weight=settings.kl_weight,
-            warmup_steps=max(1, round(WARMUP_FRACTION * self.total_steps)),
             pruning=Pruning(at=_moments_to_cut(), checks=2 * NUM_CUTS),
         )
         self.history: list[Snapshot] = []
@@ -184,7 +181,7 @@ def batches(data: Digits, size: int) -> Sequence[Tensor]:
 
 def _moments_to_cut() -> tuple[float, ...]:
     """Evenly from the end of the warm-up to the end of training, as fractions of it."""
-    return tuple(WARMUP_FRACTION + (1.0 - WARMUP_FRACTION) * n / NUM_CUTS for n in range(1, NUM_CUTS + 1))
+    return tuple(WARMUP + (1.0 - WARMUP) * n / NUM_CUTS for n in range(1, NUM_CUTS + 1))
 
 
 def train_dense(settings: Settings, data: Digits) -> nn.Module:

@@ -83,7 +83,7 @@ class GaussianLikelihood(nn.Module):
         """
         self._check(prediction, target)
         squares = (target.to(self.log_std) - prediction.to(self.log_std)).square()
-        mean = squares.mean() if self.log_std.dim() == 0 else squares.flatten(0, -2).mean(0)
+        mean = squares.mean() if self.log_std.dim() == 0 else squares.reshape(-1, len(self.log_std)).mean(0)
         self.log_std.copy_(0.5 * mean.clamp(min=torch.finfo(mean.dtype).tiny).log())
 
     def _check(self, prediction: Tensor, target: Tensor) -> None:

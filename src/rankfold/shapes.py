@@ -97,8 +97,8 @@ def check_positive(**numbers: object) -> None:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether ``value`` is a plain number; NaN and infinity are, a tensor is not."""
-    return isinstance(value, Real)
+    """Whether ``value`` is a plain number; NaN and infinity are, ``True`` and a tensor are not."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def fold(size: int, order: int, max_padding: float = 0.05, dims: Sequence[int] | None = None) -> Folding:

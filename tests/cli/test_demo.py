@@ -18,7 +18,8 @@ from rankfold.cli import app as entry
 from rankfold.cli.demo_screen import progress_lines
 from rankfold.cli.main import app
 from rankfold.data.digits import load_digits
-from rankfold.demo import WARMUP_FRACTION, DemoRun, Settings, Snapshot, accuracy, classifier, current_ranks
+from rankfold.demo import DemoRun, Settings, Snapshot, accuracy, classifier, current_ranks
+from rankfold.schedule import WARMUP
 
 DENSE_PARAMETERS = 64 * 256 + 256 + 256 * 256 + 256 + 256 * 10 + 10
 
@@ -72,7 +73,7 @@ def test_ranks_fall_only_after_the_warm_up(finished):
     for before, after in itertools.pairwise(history):
         fell = after["parameters"] < before["parameters"]
         assert after["parameters"] <= before["parameters"]
-        assert not fell or after["epoch"] > WARMUP_FRACTION * 10
+        assert not fell or after["epoch"] > WARMUP * 10
 
 
 def test_the_saved_model_is_the_one_reported(finished):

@@ -258,7 +258,16 @@ def test_predictions_are_the_models(finished, tmp_path):
     assert [row[next(iter(row))] for row in found] == list(examples.names)
     if kind != "quantity":
         right = np.mean([row["prediction"] == label for row, label in zip(found, labels_of(kind, data), strict=True)])
-        assert json.loads(result.output)["scores"]["accuracy"] == pytest.approx(right)
+        scores = json.loads(result.output)["scores"]
+        assert scores["accuracy"] == pytest.approx(right)
+    if kind == "clicks":
+        assert scores["auc"] == pytest.approx(share_of_pairs_in_order(actual, labels_of(kind, data)))
+
+
+def share_of_pairs_in_order(probabilities, labels):
+    """The AUC by its meaning: how often a click has a higher probability than what is none."""
+    clicks, others = ([p for p, label in zip(probabilities, labels, strict=True) if label == which] for which in "10")
+    return np.mean([(a > b) + 0.5 * (a == b) for a in clicks for b in others])
 
 
 def read_csv(file):

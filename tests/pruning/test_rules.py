@@ -237,7 +237,7 @@ def test_norm_rule_finds_a_weight_that_vanished_as_a_whole() -> None:
     assert all(group.all() for group in RelativeNormRule().dead(tensor))
 
 
-@pytest.mark.parametrize("value", [-3, 0.0, float("nan"), "3"])
+@pytest.mark.parametrize("value", [-3, 0.0, float("nan"), float("inf"), True, "3"])
 @pytest.mark.parametrize(
     ("rule", "option"),
     [
@@ -250,7 +250,7 @@ def test_norm_rule_finds_a_weight_that_vanished_as_a_whole() -> None:
     ],
 )
 def test_limits_must_be_positive(rule: type[PruningRule], option: str, value: object) -> None:
-    with pytest.raises(ValueError, match=f"{option} must be positive, got {value!r}"):
+    with pytest.raises(ValueError, match=f"{option} must be positive and finite, got {value!r}"):
         rule(**{option: value})
 
 

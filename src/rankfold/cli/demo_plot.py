@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankfold.demo import WARMUP_FRACTION, DemoRun
+from rankfold.demo import DemoRun
+from rankfold.schedule import WARMUP
 from rankfold.whole_files import whole_file
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def _draw_objective(axes: Axes, run: DemoRun) -> None:
 
 
 def _tidy(axes: Axes, run: DemoRun) -> None:
-    warm = [s.epoch for s in run.history if s.epoch <= WARMUP_FRACTION * run.settings.epochs]
+    warm = [s.epoch for s in run.history if s.epoch <= WARMUP * run.settings.epochs]
     if warm:
         axes.axvspan(0, warm[-1], color="#F1F1F1", zorder=0, linewidth=0)
     axes.set_xlim(0, run.history[-1].epoch)

@@ -12,7 +12,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from rankfold.demo import WARMUP_FRACTION, DemoRun, Snapshot
+from rankfold.demo import DemoRun, Snapshot
+from rankfold.schedule import WARMUP
 
 BAR_WIDTH = 28  # with all that stands beside it, a line fits a terminal of 80 columns
 ALIVE, GONE, ACCENT = "cyan", "grey30", "bold magenta"
@@ -67,7 +68,7 @@ def _footnotes(figures: dict[str, Any]) -> list[Padding]:
 def _progress(run: DemoRun, now: Snapshot) -> Text:
     share = now.epoch / run.settings.epochs
     left = now.seconds / now.epoch * (run.settings.epochs - now.epoch)
-    phase = "warm-up" if share < WARMUP_FRACTION else "cutting ranks" if share < 1.0 else "done"
+    phase = "warm-up" if share < WARMUP else "cutting ranks" if share < 1.0 else "done"
     return Text.assemble(
         ("epoch ", "dim"), f"{now.epoch}/{run.settings.epochs}  ", *bar(share, ACCENT), f"  {phase}, {left:.0f} s left"
     )

@@ -112,4 +112,5 @@ def _print(predictions: Predictions, out: Path) -> None:
         line += f", R² {scores['r2']:.3f}" if "r2" in scores else ""
     else:
         line = f"accuracy {scores['accuracy']:.1%}, NLL {scores['nll_nats']:.3f}, calibration error {scores['ece']:.3f}"
+        line += f", AUC {scores['auc']:.4f}" if "auc" in scores else ""
     console.print(f"The data have labels: {line}.", highlight=False)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, final
 
-from rankfold.shapes import is_positive_integer
+from rankfold.shapes import is_number, is_positive_integer
 
 Method = Literal["dense", "fr", "tc-mr", "tc-or", "ard"]
 FormatName = Literal["cp", "tucker", "tt", "ttm"]
@@ -129,19 +129,15 @@ def _one_of(*names: str) -> _Rule:
     return f"one of {', '.join(names)}", lambda value: value in names
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 _COUNT: _Rule = ("a positive integer", is_positive_integer)
-_POSITIVE: _Rule = ("a positive number", lambda value: _is_number(value) and 0 < value < float("inf"))
-_SHARE: _Rule = ("a number above 0 and at most 1", lambda value: _is_number(value) and 0 < value <= 1)
+_POSITIVE: _Rule = ("a positive number", lambda value: is_number(value) and 0 < value < float("inf"))
+_SHARE: _Rule = ("a number above 0 and at most 1", lambda value: is_number(value) and 0 < value <= 1)
 _RULES: dict[str, _Rule] = {
     "method": _one_of(*_METHODS),
     "format": ("one of " + ", ".join(_FORMATS), lambda value: value is None or value in _FORMATS),
     "prior": _one_of("log-uniform", "half-cauchy"),
     "inference": _one_of("bayes", "map"),
-    "kl_weight": ("a number of at least 0", lambda value: _is_number(value) and 0 <= value < float("inf")),
+    "kl_weight": ("a number of at least 0", lambda value: is_number(value) and 0 <= value < float("inf")),
     "warmup": _SHARE,
     "oracle": ("the name of a row", lambda value: value is None or (isinstance(value, str) and value != "")),
     "max_rank": ("a positive integer", lambda value: value is None or is_positive_integer(value)),
@@ -151,7 +147,7 @@ _RULES: dict[str, _Rule] = {
     "lr": _POSITIVE,
     "log_std_lr": _POSITIVE,
     "decay": _SHARE,
-    "weight_decay": ("a number of at least 0", lambda value: _is_number(value) and 0 <= value < float("inf")),
+    "weight_decay": ("a number of at least 0", lambda value: is_number(value) and 0 <= value < float("inf")),
     "precision": _one_of("float32", "bfloat16"),
     "seed": ("an integer of at least 0", lambda value: type(value) is int and value >= 0),
     "split": _one_of("test", "validation"),

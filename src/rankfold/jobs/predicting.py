@@ -107,7 +107,7 @@ class Predictions:
             return None
         if isinstance(target, Quantity):
             return errors(self.mean, labels.double(), target)
-        return class_scores(self.mean, labels.long())
+        return class_scores(self.mean, labels.long(), self.preparation.is_click)
 
     def to_csv(self) -> str:
         text = io.StringIO(newline="")

@@ -38,9 +38,10 @@ def evaluate(model: nn.Module, objective: Objective, data: Data, seed: int) -> d
 # Classes ----------------------------------------------------------------------------------------------
 
 
-def class_scores(probabilities: Tensor, labels: Tensor, is_click: bool = False) -> dict[str, Any]:
-    """Of probabilities (N, C) for labels (N,); the AUC too if there are clicks."""
-    more = {"auc": click_scores(probabilities[:, 1], labels)["auc"]} if is_click else {}
+def class_scores(probabilities: Tensor, labels: Tensor, is_click: bool) -> dict[str, Any]:
+    """Of probabilities (N, C) for labels (N,); the AUC too of clicks, if some are and some are not."""
+    has_auc = is_click and len(labels.unique()) == 2
+    more = {"auc": click_scores(probabilities[:, 1], labels)["auc"]} if has_auc else {}
     bins = asdict(calibration_bins(probabilities, labels))
     return {**asdict(score(probabilities, labels)), **more, "calibration": bins}
 

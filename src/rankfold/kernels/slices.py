@@ -1,7 +1,7 @@
 """KL and second moments of many Gaussian arrays in one launch, by slices that share a prior variance.
 
-The plain twins are :func:`rankfold.gaussian.kl_divergence` and :meth:`BayesianTensor.second_moments`; here the same
-sums over a whole model take one Triton kernel each, where they would take several kernels for every array.
+The plain twins are :func:`rankfold.gaussian.kl_divergence` and :func:`rankfold.moments.sums_over_governed`; here the
+same sums over a whole model take one Triton kernel each, where they would take several kernels for every array.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from torch.optim import Optimizer
 from rankfold.bayesian_tensor import BayesianTensor
 from rankfold.contraction import contract
 from rankfold.formats.base import OTHER_RANK, RANK, RankGroup, TensorFormat
+from rankfold.moments import sum_of_slices
 from rankfold.posterior import GaussianPosterior
 from rankfold.pruning.optimizer_state import cut_state
 
@@ -80,7 +81,7 @@ def _singular_basis(tensor: BayesianTensor, group: RankGroup) -> list[Tensor]:
     for (factor, axis), side in zip(group.axes, sides, strict=True):
         gram = _gram(tensor.format, means, side, group)
         # noise of this factor, carried to the whole side: E[LᵀL] = μ-part + diag(Σσ²) · ‖side‖² / ‖factor‖²
-        noise = _per_slice(variances[factor], axis) * gram.trace() / means[factor].square().sum()
+        noise = sum_of_slices([(variances[factor], axis)]) * gram.trace() / means[factor].square().sum()
         grams.append(gram + noise.diag())
     (c, c_inverse), (d, _) = (_root(gram) for gram in grams)
     # LᵀL = C Cᵀ and RᵀR = D Dᵀ, so L = Q_L Cᵀ, R = Q_R Dᵀ and A = Q_L (Cᵀ D) Q_Rᵀ, and with Cᵀ D = U S Vᵀ
@@ -138,7 +139,7 @@ def _absorption(tensor: BayesianTensor, group: RankGroup) -> list[Tensor] | None
     """For every axis the matrix (R, R) by which components absorb others, if any can be absorbed."""
     means, variances = _moments(tensor)
     columns = [means[factor].movedim(axis, -1).flatten(0, -2) for factor, axis in group.axes]  # A_n, (I_n, R)
-    noise = torch.stack([_per_slice(variances[factor], axis) for factor, axis in group.axes])  # (modes, R)
+    noise = torch.stack([sum_of_slices([(variances[factor], axis)]) for factor, axis in group.axes])  # (modes, R)
     grams = torch.stack([matrix.mT @ matrix for matrix in columns])  # A_nᵀ A_n, (modes, R, R)
     power = grams.diagonal(dim1=1, dim2=2)
     # Π_n (‖μ_n‖² + Σσ²_n) − Π_n ‖μ_n‖²: the variance of all entries of a component
@@ -261,8 +262,3 @@ def _along(array: Tensor, matrix: Tensor, axis: int) -> Tensor:
     """``Σ_k array[…, k, …] matrix[k, l]``, with l in the place of k."""
     product: Tensor = torch.tensordot(array, matrix, dims=([axis], [0]))
     return product.movedim(-1, axis)
-
-
-def _per_slice(array: Tensor, axis: int) -> Tensor:
-    """The sum over all axes but one, (R,)."""
-    return array.movedim(axis, 0).flatten(1).sum(1)

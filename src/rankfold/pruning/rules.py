@@ -13,8 +13,9 @@ from torch import Tensor
 
 from rankfold.bayesian_tensor import BayesianTensor
 from rankfold.formats import TensorFormat
-from rankfold.moments import sum_of_slices
+from rankfold.moments import sum_of_slices, sums_over_governed
 from rankfold.pruning.averaging import TwoWindows
+from rankfold.shapes import is_number
 
 
 class PruningRule(ABC):
@@ -190,10 +191,10 @@ def _relative_strength(powers: Sequence[Tensor]) -> Tensor:
 
 
 def _check_limits(**limits: float) -> None:
-    """Refuse limits below which nothing, or everything, would always lie: all but positive numbers."""
+    """Refuse limits below which nothing, or everything, would always lie: all but positive, finite numbers."""
     for name, value in limits.items():
-        if not isinstance(value, int | float) or not value > 0:
-            raise ValueError(f"{name} must be positive, got {value!r}")
+        if not (is_number(value) and 0 < value < math.inf):
+            raise ValueError(f"{name} must be positive and finite, got {value!r}")
 
 
 def check_rule(rule: object) -> None:
@@ -221,7 +222,8 @@ def slice_information(tensor: BayesianTensor, windows: TwoWindows) -> tuple[list
     (mean_a, mean_b), (rho_a, rho_b) = windows.mean, windows.log_std
     signal = [a * b for a, b in zip(mean_a, mean_b, strict=True)]
     noise = [(a + b).exp() for a, b in zip(rho_a, rho_b, strict=True)]  # exp(2 · average of log σ)
-    moments = tensor.second_moments(signal).clamp(min=0.0) + tensor.second_moments(noise)  # M
+    powers, spreads = (sums_over_governed(part, tensor.format.rank_groups) for part in (signal, noise))
+    moments = powers.clamp(min=0.0) + spreads  # M
     best = tensor.prior.best_variance(moments, tensor.count)
     prior = tensor.prior_variances(best.split(list(tensor.format.ranks)))
     nats = []

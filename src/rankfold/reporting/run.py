@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, final
 
 from rankfold.reporting.wording import DATA_SETS, FORMATS, METHODS, PREDICTIONS, score, score_name
+from rankfold.shapes import is_number
 
 Record = Mapping[str, Any]
 _NO_SCORES = ("samples", "answer")  # they say of what the scores are
@@ -154,7 +155,7 @@ class Run:
     def scores(self) -> dict[str, dict[str, float]]:
         """The numbers known of each kind of prediction."""
         return {
-            prediction: {key: value for key, value in found.items() if _is_number(value) and key not in _NO_SCORES}
+            prediction: {key: value for key, value in found.items() if is_number(value) and key not in _NO_SCORES}
             for prediction, found in self.record["metrics"].items()
             if prediction in PREDICTIONS
         }
@@ -204,7 +205,3 @@ def _epoch(position: int, entry: Record) -> Epoch:
         ranks=entry.get("ranks") or {},
         variances=entry.get("variances") or {},
     )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

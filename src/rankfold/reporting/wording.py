@@ -90,11 +90,11 @@ def duration(seconds: float) -> str:
     >>> duration(0.0015), duration(70.7), duration(3700)
     ('1.5 ms', '1 min 11 s', '1 h 2 min')
     """
-    if seconds < 1:
+    if seconds < 0.9995:  # rounded first: never 1000 ms, nor 60 s or 60 min
         return f"{1000 * seconds:.3g} ms"
-    if seconds < 60:
+    if seconds < 59.95:
         return f"{seconds:.3g} s"
-    unit, names = (60, "h min") if seconds >= 3600 else (1, "min s")
+    unit, names = (60, "h min") if round(seconds) >= 3600 else (1, "min s")
     large, small = divmod(round(seconds / unit), 60)
     first, second = names.split()
     return f"{large} {first} {small} {second}"
