@@ -16,7 +16,7 @@ import rankfold as rf
 from rankfold.cli.main import app
 from rankfold.experiments.clicks import pack_scores
 from rankfold.experiments.planning import Request
-from rankfold.experiments.results import Places, write_result
+from rankfold.experiments.results import Places, write_record
 from rankfold.experiments.spec import read_rows
 
 ROOT = Path(__file__).parent.parent
@@ -156,7 +156,7 @@ def leave_result(places, table, row, *, ranks=None, warnings=(), planted=None):
         "warnings": list(warnings),
         "history": [],
     }
-    write_result(run.file(places), result)
+    write_record(run.file(places), result)
 
 
 # The reference ----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import final
 
 import torch
 import torch.nn.functional as F
@@ -19,17 +19,16 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from rankfold.accounting import Counts, accounting
-from rankfold.bayesian_tensor import tensors_of
 from rankfold.config import CP, TT, TTM, TensorConfig, Tucker
 from rankfold.data.digits import NUM_CLASSES, NUM_PIXELS, Digits
+from rankfold.experiments.spec import FormatName, PriorName
+from rankfold.experiments.task import PRIORS
+from rankfold.layers.base import posterior_mean
 from rankfold.parameters import param_groups
-from rankfold.priors import HalfCauchy, LogUniform
 from rankfold.rank_determination import RankDetermination
 from rankfold.schedule import WARMUP, Pruning
 from rankfold.surgery.tensorize import tensorize_
-
-FormatName = Literal["cp", "tucker", "tt", "ttm"]
-PriorName = Literal["log-uniform", "half-cauchy"]
+from rankfold.tensorized_weights import current_ranks, current_variances
 
 HIDDEN = 256
 # Evenly over what follows the warm-up: more often than by default, to leave more to watch.
@@ -38,7 +37,6 @@ NUM_CUTS = 30
 DECAY_FRACTION = 0.3
 # The dense network wants a smaller learning rate than the factors do.
 DENSE_LR = 1e-3
-_DIGITS = 5  # of λ in files
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class Settings:
     @property
     def config(self) -> TensorConfig:
         """The format at its starting rank, with the prior."""
-        prior = HalfCauchy() if self.prior == "half-cauchy" else LogUniform()
+        prior = PRIORS[self.prior]
         match self.format:
             case "cp":
                 return CP(max_rank=24, prior=prior)
@@ -92,7 +90,7 @@ class Snapshot:
     beta: float
     accuracy: float
     parameters: int
-    ranks: dict[str, tuple[int, ...]]
+    ranks: dict[str, list[int]]
     variances: dict[str, list[list[float]]]
 
 
@@ -200,22 +198,6 @@ def train_dense(settings: Settings, data: Digits) -> nn.Module:
 @torch.no_grad()
 def accuracy(model: nn.Module, data: Digits) -> float:
     """Share of the test images that the posterior mean classifies right."""
-    training = model.training
-    right = model.eval()(data.test_images).argmax(1) == data.test_labels
-    model.train(training)
+    with posterior_mean(model):
+        right = model(data.test_images).argmax(1) == data.test_labels
     return float(right.float().mean())
-
-
-def current_ranks(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    """The ranks of every tensorized layer."""
-    return {name.removesuffix(".tensor"): tensor.format.ranks for name, tensor in tensors_of(model).items()}
-
-
-def current_variances(model: nn.Module) -> dict[str, list[list[float]]]:
-    """λ of every tensorized layer, a list for each of its ranks, to the digits that a file needs."""
-    return {
-        name.removesuffix(".tensor"): [
-            [float(f"{value:.{_DIGITS}g}") for value in variance.tolist()] for variance in tensor.variances()
-        ]
-        for name, tensor in tensors_of(model).items()
-    }

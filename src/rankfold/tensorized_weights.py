@@ -8,9 +8,11 @@ from typing import cast
 
 from torch import nn
 
-from rankfold.bayesian_tensor import BayesianTensor
+from rankfold.bayesian_tensor import BayesianTensor, tensors_of
 from rankfold.bayesian_vector import BayesianVector
 from rankfold.layers import Recurrent, TensorizedLayer
+
+_DIGITS = 5  # of λ in files
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +45,28 @@ def tensorized_weights(model: nn.Module) -> Iterator[TensorizedWeight]:
         found = list(_weights(name, module, taken))
         taken.update(weight.tensor for weight in found)
         yield from found
+
+
+def weight_name(tensor: str) -> str:
+    """What a tensor is called where its layer is meant.
+
+    >>> weight_name("fc.tensor"), weight_name("memory.tensors.weight_ih_l0")
+    ('fc', 'memory.weight_ih_l0')
+    """
+    return tensor.removesuffix(".tensor").replace(".tensors.", ".").removeprefix("tensors.")
+
+
+def current_ranks(model: nn.Module) -> dict[str, list[int]]:
+    """The ranks of every tensorized weight, by its name."""
+    return {weight_name(name): list(tensor.format.ranks) for name, tensor in tensors_of(model).items()}
+
+
+def current_variances(model: nn.Module) -> dict[str, list[list[float]]]:
+    """λ of every tensorized weight, a list for each of its ranks, to the digits that a file needs."""
+    return {
+        weight_name(name): [[float(f"{value:.{_DIGITS}g}") for value in group.tolist()] for group in tensor.variances()]
+        for name, tensor in tensors_of(model).items()
+    }
 
 
 def _weights(name: str, module: nn.Module, taken: set[BayesianTensor]) -> Iterator[TensorizedWeight]:

@@ -111,10 +111,10 @@ def whole_file(file: Path) -> Iterator[Path]:
             partial.unlink(missing_ok=True)
 
 
-def write_whole(file: Path, text: str) -> None:
-    """A text as a whole file."""
+def write_whole(file: Path, content: str | bytes) -> None:
+    """A text, or bytes, as a whole file."""
     with whole_file(file) as partial:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 @contextmanager

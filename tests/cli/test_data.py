@@ -10,6 +10,7 @@ from rankfold.cli import data as command
 from rankfold.cli.main import app
 from rankfold.data import imdb, mnist
 from rankfold.data.errors import DownloadError
+from rankfold.whole_files import NotWritten
 
 
 def run(*arguments, **environment):
@@ -116,7 +117,7 @@ def test_get_replaces_what_is_damaged(tiny, network, tmp_path):
     ("error", "said"),
     [
         (DownloadError("no network; copy [the files]"), "error: no network; copy [the files]"),
-        (PermissionError("read-only"), "cannot write to"),
+        (NotWritten(13, "Permission denied", "data/mnist"), "choose another place, with --data"),
     ],
 )
 def test_a_failed_download_is_a_message_not_a_traceback(error, said, tiny, tmp_path, monkeypatch):

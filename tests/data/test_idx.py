@@ -123,7 +123,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_rest(failing, tmp_path, monke
         raise OSError("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"pathlib.Path.{failing}", fail)
+        patch.setattr("pathlib.Path.write_bytes" if failing == "write_bytes" else "os.replace", fail)
         with pytest.raises(OSError, match="disk full"):
             write_idx(file, np.arange(9, dtype=np.uint8))
     assert os.listdir(tmp_path) == ["labels.gz"]

@@ -84,7 +84,7 @@ def test_other_data_are_not_written(source, kind, tmp_path):
 
     with pytest.raises(DownloadError, match=r"not the published data.*nothing was written"):
         download(source.data_set, tmp_path, fetch=fetch)
-    assert not list((tmp_path / "mnist").iterdir())
+    assert not (tmp_path / "mnist").exists()
 
 
 def test_a_table_of_another_size_is_refused(source, tmp_path):
@@ -113,12 +113,9 @@ def test_without_a_network_the_message_says_how_to_do_without(source, error, tmp
     assert "RANKFOLD_DATA" in message
 
 
-def test_a_folder_that_cannot_be_written_to_is_noticed_before_the_download(source, tmp_path, monkeypatch):
-    monkeypatch.setattr("os.access", lambda path, mode: False)
-    with pytest.raises(PermissionError, match="mnist"):
-        download(source.data_set, tmp_path, fetch=source.fetch)
+def test_a_folder_that_cannot_be_written_to_is_noticed_before_the_download(source, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="file"):
+    with pytest.raises(OSError, match=r"file is a file, not a folder\); choose another place"):
         download(source.data_set, tmp_path / "file", fetch=source.fetch)
     assert not source.calls
 

@@ -7,7 +7,7 @@ import torch
 
 from rankfold.experiments import runner
 from rankfold.experiments.planning import Request, schedule
-from rankfold.experiments.results import DamagedResult, read_result, write_result
+from rankfold.experiments.results import DamagedResult, read_result, write_record
 from rankfold.experiments.runner import execute
 
 CPU = torch.device("cpu")
@@ -23,7 +23,7 @@ def performed(monkeypatch, places):
         if run.row == "cp-ard-lu" and run.spec.seed == 1:
             raise FloatingPointError("NaN everywhere")
         result = {key: {} for key in ("ranks", "parameters", "metrics")} | {"history": [], "spec": run.spec.as_dict()}
-        write_result(run.file(places), {"table": run.table, "row": run.row, **result})
+        write_record(run.file(places), {"table": run.table, "row": run.row, **result})
         return result
 
     monkeypatch.setattr(runner, "perform", perform)
@@ -109,7 +109,7 @@ def test_quick_results_are_kept_apart(places, performed):
 def test_a_write_that_fails_leaves_nothing(tmp_path):
     file = tmp_path / "row-seed0.json"
     with pytest.raises(ValueError, match="not JSON compliant"):
-        write_result(file, {"metrics": float("nan")})
+        write_record(file, {"metrics": float("nan")})
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,10 +10,11 @@ from typer.testing import CliRunner
 from rankfold.cli.main import app
 from rankfold.experiments.clicks import pack_scores
 from rankfold.experiments.planning import Request
-from rankfold.experiments.results import Places, write_result
+from rankfold.experiments.results import Places, write_record
 from rankfold.experiments.spec import read_rows
 from rankfold.experiments.summary import summarize
-from rankfold.experiments.tables import Grid, brief_grid, grids, render, with_section, write_between_markers
+from rankfold.experiments.tables import brief_grid, grids
+from rankfold.grids import Grid, render, with_section, write_between_markers
 
 ROOT = Path(__file__).parents[2]
 REQUEST = Request("mnist")
@@ -39,7 +40,7 @@ def leave_result(places, row, seed, *, accuracy, final, nll=0.1, monte_carlo=Non
         "metrics": metrics,
         "history": [],
     }
-    write_result(run.file(places), result)
+    write_record(run.file(places), result)
 
 
 def lines_of(places, style="text"):
@@ -168,7 +169,7 @@ def test_ranks_of_several_layers_are_told_apart(places):
         "metrics": {"posterior_mean": scores, "planted": scores},
         "history": [],
     }
-    write_result(run.file(places), result)
+    write_record(run.file(places), result)
     lines = [" ".join(line.split()) for line in render(grids(summarize(request, places)), "text").splitlines()]
     assert "TT ARD-LU 4, 4 15·9·16, 4·5·4" in lines
 
@@ -190,7 +191,7 @@ def test_planted_ranks_stand_beside_the_ranks_that_were_found(places):
                 "metrics": {"posterior_mean": scores},
                 "history": [],
             }
-            write_result(run.file(places), result)
+            write_record(run.file(places), result)
     summary = summarize(request, places)
     lines = [" ".join(line.split()) for line in render(grids(summary), "text").splitlines()]
     assert "CP ARD-LU 5 5 5" in lines
@@ -281,7 +282,7 @@ def test_auc_targets_come_from_a_paired_bootstrap_of_the_stored_scores(places):
             },
             "history": [],
         }
-        write_result(run.file(places), result)
+        write_record(run.file(places), result)
     summary = summarize(request, places)
     verdicts = {(t.row, t.wanted): t.met for t in summary.targets}
     assert verdicts[("ttm-ard-lu", "bar: ≤ 226,009 parameters")]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rankfold.experiments.results import Places, Run, write_result
+from rankfold.experiments.results import Places, Run, write_record
 from rankfold.experiments.spec import read_rows
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -36,7 +36,7 @@ def write(root, table, seeds=3):
     for row, spec in read_rows(EXPERIMENTS / table).items():
         for seed in range(seeds) if spec.method == "ard" else ():
             run = Run(table, row, replace(spec, seed=seed))
-            write_result(run.file(places(root)), fake_result(run, seed))
+            write_record(run.file(places(root)), fake_result(run, seed))
 
 
 def fake_result(run, seed):

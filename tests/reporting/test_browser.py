@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import sync_playwright
 
-from rankfold.reporting.page import make_report, write_page
+from rankfold.reporting.page import make_report
 from rankfold.reporting.reading import find_files, read_run
+from rankfold.whole_files import write_whole
 
 pytestmark = pytest.mark.browser
 
@@ -46,8 +47,8 @@ def folder(tmp_path_factory):
         run = next((read_run(RESULTS / f"{path}-seed0.json") for path in subject), None)
         places = (RESULTS / path if path == "mnist" else RESULTS / f"{path}-seed0.json" for path in others)
         html = make_report(run, [read_run(file) for place in places for file in find_files(place)]).html
-        write_page(folder / f"{name}.html", html)
-    write_page(folder / "everything.html", make_report(_with_everything()).html)
+        write_whole(folder / f"{name}.html", html)
+    write_whole(folder / "everything.html", make_report(_with_everything()).html)
     return folder
 
 

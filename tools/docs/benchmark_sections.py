@@ -13,7 +13,7 @@ from rankfold.bench.ceilings import Ceilings
 from rankfold.bench.contender import BAYESIAN
 from rankfold.bench.memory import DLRM_BATCH, MIN_ROWS, WITH_SNAPSHOTS
 from rankfold.bench.sheets import milliseconds, sheets
-from rankfold.experiments.tables import Grid, render
+from rankfold.grids import Grid, render
 
 ROOT = Path(__file__).parents[2]
 _NOTHING = "–"

@@ -38,7 +38,7 @@ from result_sections import (
     targets,
 )
 
-from rankfold.experiments.tables import write_between_markers
+from rankfold.grids import write_between_markers
 
 _RESNET18 = """\
 ## ResNet-18

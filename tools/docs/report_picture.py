@@ -14,8 +14,9 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
-from rankfold.reporting.page import make_report, write_page
+from rankfold.reporting.page import make_report
 from rankfold.reporting.reading import read_run
+from rankfold.whole_files import write_whole
 
 ROOT = Path(__file__).parents[2]
 RUN = ROOT / "results" / "mnist" / "ttm-ard-lu-seed0.json"
@@ -31,7 +32,7 @@ def main() -> None:
         sys.exit(f"none of {', '.join(BROWSERS)} is installed; on Debian: apt-get install chromium")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         page = Path(folder) / "report.html"
-        write_page(page, make_report(read_run(RUN)).html)
+        write_whole(page, make_report(read_run(RUN)).html)
         browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         picture = Image.new("RGB", (DESK + GAP + PHONE, HEIGHT), "white")
         picture.paste(taken(browser, page, DESK, dark=False), (0, 0))

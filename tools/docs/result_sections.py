@@ -13,14 +13,15 @@ from rankfold.experiments.dlrm import MODES, table_name
 from rankfold.experiments.planning import Request
 from rankfold.experiments.results import Places, read_result
 from rankfold.experiments.spec import Spec, read_rows
-from rankfold.experiments.summary import Average, Row, Summary, summarize
-from rankfold.experiments.tables import Grid, brief_grid, grids, label, render
+from rankfold.experiments.summary import Row, Summary, summarize
+from rankfold.experiments.tables import brief_grid, grids, label, shown
+from rankfold.experiments.task import CONFIGS, format_label
+from rankfold.grids import Grid, render
 
 ROOT = Path(__file__).parents[2]
 PLACES = Places(ROOT / "experiments", ROOT / "results")
 # Runs with settings that have changed since; of these only memory and time are looked at.
 EARLIER = ROOT / "results" / "earlier"
-_NAMES = {"cp": "CP", "tucker": "Tucker", "tt": "TT", "ttm": "TTM"}
 _NOTHING = "–"
 
 # MNIST, in short --------------------------------------------------------------------------------------
@@ -29,7 +30,7 @@ _NOTHING = "–"
 def results() -> str:
     """Dense, fixed rank and found ranks of every format, beside the paper's rank determination."""
     rows = {row.name: row for row in summarize(Request("mnist"), PLACES).rows}
-    chosen = ["dense", *(f"{name}-{method}" for name in _NAMES for method in ("fr", "ard-lu"))]
+    chosen = ["dense", *(f"{name}-{method}" for name in CONFIGS for method in ("fr", "ard-lu"))]
     headings = ("parameters", "smaller", "accuracy, %", "paper: parameters", "accuracy, %")
     lines = [_result_line(rows[name]) for name in chosen if name in rows and rows[name].results]
     return render([Grid("", ("format", "ranks", *headings), tuple(lines))], "markdown")
@@ -39,20 +40,14 @@ def _result_line(row: Row) -> tuple[str, ...]:
     final = row.final
     assert final is not None
     return (
-        _NAMES.get(row.spec.format or "", "dense"),
+        format_label(row.spec.format, "dense"),
         {"fr": "fixed", "ard": "found"}.get(row.spec.method, ""),
-        _shown(final, ",.0f"),
+        shown(final, ",.0f"),
         f"{row.results[0]['parameters']['dense'] / final.mean:.1f}×",
-        _shown(row.accuracy, ".2f"),
+        shown(row.accuracy, ".2f"),
         f"{row.paper['final']:,}" if row.paper else _NOTHING,
         f"{row.paper['accuracy']:.2f}" if row.paper else _NOTHING,
     )
-
-
-def _shown(average: Average | None, digits: str) -> str:
-    if average is None:
-        return _NOTHING
-    return f"{average.mean:{digits}}" + (f" ± {average.std:{digits}}" if average.std else "")
 
 
 _TASKS = {
@@ -74,8 +69,8 @@ def overview(row: str = "cp-ard-lu") -> str:
         assert dense.final is not None
         assert found.final is not None
         smaller = dense.final.mean / found.final.mean
-        sizes = (_shown(dense.final, ",.0f"), _shown(found.final, ",.0f"), f"{smaller:,.0f}×")
-        lines.append((task, *sizes, _shown(dense.accuracy, ".2f"), _shown(found.accuracy, ".2f")))
+        sizes = (shown(dense.final, ",.0f"), shown(found.final, ",.0f"), f"{smaller:,.0f}×")
+        lines.append((task, *sizes, shown(dense.accuracy, ".2f"), shown(found.accuracy, ".2f")))
     headings = ("task", "dense: parameters", "ranks found", "smaller", "dense: accuracy, %", "ranks found")
     return render([Grid("", headings, tuple(lines), labels=1)], "markdown")
 
@@ -85,12 +80,12 @@ def kl_weights() -> str:
     found = [row for row in _over_weights() if row.results]
     lines = [
         (
-            _NAMES[row.spec.format or ""],
+            format_label(row.spec.format),
             f"{row.spec.kl_weight:g}",
-            _shown(row.final, ",.0f"),
-            _shown(row.accuracy, ".2f"),
+            shown(row.final, ",.0f"),
+            shown(row.accuracy, ".2f"),
         )
-        for row in sorted(found, key=lambda row: (list(_NAMES).index(row.spec.format or ""), row.spec.kl_weight))
+        for row in sorted(found, key=lambda row: (list(CONFIGS).index(row.spec.format), row.spec.kl_weight))
     ]
     grid = Grid("", ("format", "`kl_weight`", "parameters", "accuracy, %"), tuple(lines), labels=1)
     return render([grid], "markdown")
@@ -159,7 +154,7 @@ def ranks_left(name: str, layers: Mapping[str, str]) -> str:
     for format in dict.fromkeys(row.spec.format for row in rows):
         chosen = [row for row in rows if row.spec.format == format]
         most = chosen[0].results[0]["ranks"]["before"]
-        lines.append((_NAMES[format or ""], "at most", "", *(_joined(most[layer]) for layer in layers)))
+        lines.append((format_label(format), "at most", "", *(_joined(most[layer]) for layer in layers)))
         for row in chosen:
             lines += [
                 ("", label(row.spec), f"{r['seed']}", *(_found(r, layer) for layer in layers)) for r in row.results
@@ -193,12 +188,12 @@ def earlier_memory_and_time(name: str) -> str:
 def _memory_and_time(rows: Iterable[Row]) -> str:
     lines = [
         (
-            _NAMES.get(row.spec.format or "", ""),
+            format_label(row.spec.format),
             label(row.spec),
             device,
-            _shown(row.average(lambda result: 1e3 * result["timing"]["seconds_per_step"]), ",.0f"),
-            _shown(row.average(lambda result: result["timing"]["training_seconds"] / len(result["history"])), ",.1f"),
-            _shown(row.average(lambda result: result["timing"]["training_seconds"]), ",.0f"),
+            shown(row.average(lambda result: 1e3 * result["timing"]["seconds_per_step"]), ",.0f"),
+            shown(row.average(lambda result: result["timing"]["training_seconds"] / len(result["history"])), ",.1f"),
+            shown(row.average(lambda result: result["timing"]["training_seconds"]), ",.0f"),
             f"{max(map(_peak_bytes, row.results)) / 2**20:,.0f}",
         )
         for whole in rows
@@ -240,11 +235,11 @@ def beside_planted(name: str) -> str:
     """Size of every row, and its AUC beside that of the model that made the clicks."""
     lines = [
         (
-            _NAMES.get(row.spec.format or "", ""),
+            format_label(row.spec.format),
             label(row.spec),
-            _shown(row.final, ",.0f"),
-            *(_shown(row.score(model, "auc"), ".4f") for model in ("posterior_mean", "planted")),
-            _shown(row.score("posterior_mean", "nll_nats"), ".4f"),
+            shown(row.final, ",.0f"),
+            *(shown(row.score(model, "auc"), ".4f") for model in ("posterior_mean", "planted")),
+            shown(row.score("posterior_mean", "nll_nats"), ".4f"),
         )
         for row in _summary(name, PLACES).rows
     ]

@@ -7,7 +7,7 @@ from typing import Any
 
 from rankfold.bench.contender import BAYESIAN, FIXED
 from rankfold.bench.peers import fastest, smallest
-from rankfold.experiments.tables import Grid
+from rankfold.grids import Grid
 
 # A record by the name of its benchmark.
 Records = Mapping[str, Mapping[str, Any]]

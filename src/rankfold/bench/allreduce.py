@@ -25,7 +25,7 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from rankfold.config import TTM
-from rankfold.experiments.tables import Grid, render, with_section, write_between_markers
+from rankfold.grids import Grid, render, with_section, write_between_markers
 from rankfold.surgery.tensorize import tensorize_
 from rankfold.whole_files import check_writable, write_whole
 

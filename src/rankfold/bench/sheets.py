@@ -10,7 +10,7 @@ from rankfold.bench import peers
 from rankfold.bench.cases import FORMATS
 from rankfold.bench.contender import BAYESIAN, FIXED
 from rankfold.bench.profile import KINDS
-from rankfold.experiments.tables import Grid
+from rankfold.grids import Grid
 
 NOTHING = "–"
 _Row = Mapping[str, Any]

@@ -15,7 +15,7 @@ from rich.text import Text
 from rankfold.bench.contender import BAYESIAN, DENSE, FIXED, TENSORLY
 from rankfold.bench.layers import Row, speedups
 from rankfold.bench.sheets import sheets
-from rankfold.experiments.tables import Grid
+from rankfold.grids import Grid
 
 _NARROW_HEADING = 9  # characters
 _NO_LIMIT = 10_000  # columns

@@ -106,7 +106,7 @@ def get(
     except DataError as error:
         raise _stop(str(error)) from error
     except OSError as error:
-        raise _stop(f"cannot write to {data_root(folder) / name} ({error}); name another folder with --data") from error
+        raise _stop(f"{error}, with --data") from error
     console.print(f"{name} is now in [bold]{place}[/], checksums right.", soft_wrap=True)
 
 

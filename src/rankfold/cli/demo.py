@@ -23,13 +23,14 @@ from rankfold.cli.stopping import above_cursor, exit_code, stop_requests
 from rankfold.cli.train_options import MOST_SEED
 from rankfold.cli.writing import check_folder, writing
 from rankfold.data.digits import Digits, load_digits
-from rankfold.demo import DemoRun, FormatName, PriorName, Settings, accuracy, classifier, train_dense
+from rankfold.demo import DemoRun, Settings, accuracy, classifier, train_dense
 from rankfold.experiments.provenance import provenance
-from rankfold.experiments.results import write_result
+from rankfold.experiments.results import write_record
+from rankfold.experiments.spec import FormatName, PriorName
 from rankfold.predictive import predict
+from rankfold.reporting.run import DEMO_FILE
 
 _DEFAULT = Settings()
-_FIGURES_FILE = "demo.json"
 
 
 def demo(
@@ -92,7 +93,7 @@ def demo(
 
 def _check_free(out: Path) -> None:
     """Refuse a folder that holds anything but an earlier demo."""
-    if out.is_dir() and any(out.iterdir()) and not (out / _FIGURES_FILE).exists():
+    if out.is_dir() and any(out.iterdir()) and not (out / DEMO_FILE).exists():
         raise typer.BadParameter(f"{out} holds something that is no demo; choose another folder", param_hint="--out")
 
 
@@ -163,7 +164,7 @@ def _mean_or_none(values: torch.Tensor) -> float | None:
 
 def _leave_results(run: DemoRun, figures: dict[str, Any], out: Path) -> None:
     # the figures first: a folder that has them may be written to again, should the disk be full
-    write_result(out / _FIGURES_FILE, figures)
+    write_record(out / DEMO_FILE, figures)
     save(run.model, out / "model")
     Architecture.of(classifier, [run.data.test_images]).write(out / "model")
     plot_ranks(run, out / "ranks.png")

@@ -27,7 +27,7 @@ from rankfold.export import ExportError, export_onnx, export_program
 from rankfold.export.int8 import MIN_ENTRIES
 from rankfold.export.layouts import Layout, changes
 from rankfold.jobs.finished import check_finished_if_trained
-from rankfold.whole_files import whole_file
+from rankfold.whole_files import write_whole
 
 Figures = dict[str, Any]
 
@@ -167,8 +167,7 @@ def _write(network: nn.Module, target: Path, example: tuple[Tensor, ...], layout
     program = export_program(network, example, layout=layout)
     content = io.BytesIO()  # torch ends the whole process where its own file cannot be written
     torch.export.save(program, content)
-    with whole_file(target) as partial:
-        partial.write_bytes(content.getbuffer())
+    write_whole(target, content.getvalue())
     parameters = sum(value.numel() for value in program.state_dict.values())
     return figures | {"parameters": parameters, "bytes": target.stat().st_size}
 

@@ -14,10 +14,11 @@ from rankfold.cli.writing import check_folder, writing
 from rankfold.data.errors import DataError
 from rankfold.jobs.finished import check_finished_if_trained
 from rankfold.reporting.checking import UnreadableRun
-from rankfold.reporting.page import Report, make_report, write_page
-from rankfold.reporting.reading import DEMO_FILE, RUN_FILE, find_files, read_run
-from rankfold.reporting.run import Run
+from rankfold.reporting.page import Report, make_report
+from rankfold.reporting.reading import find_files, read_run
+from rankfold.reporting.run import DEMO_FILE, RUN_FILE, Run
 from rankfold.reporting.wording import count, times
+from rankfold.whole_files import write_whole
 
 Out = Annotated[Path | None, typer.Option(help="The page, ending in .html; beside the run if left out.")]
 
@@ -64,7 +65,7 @@ def report(
         _write_events(tensorboard, [run for row in made.rows for run in row.runs])
         events = {"events": str(tensorboard)}
     with writing(target):
-        write_page(target, made.html)
+        write_whole(target, made.html)
     if as_json:
         typer.echo(json.dumps({"page": str(target), **events, **made.summary()}, indent=2, ensure_ascii=False))
     else:

@@ -15,7 +15,8 @@ from rankfold.experiments.planning import Request
 from rankfold.experiments.registry import TASKS
 from rankfold.experiments.results import DamagedResult, Places
 from rankfold.experiments.summary import summarize
-from rankfold.experiments.tables import Style, brief_grid, grids, render, write_between_markers
+from rankfold.experiments.tables import brief_grid, grids
+from rankfold.grids import Style, render, write_between_markers
 
 _DEFAULT = Places()
 

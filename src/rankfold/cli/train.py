@@ -27,9 +27,10 @@ from rankfold.experiments.training import Epoch
 from rankfold.health import NumericalFault
 from rankfold.jobs.dense_twin import check_has_twin
 from rankfold.jobs.fingerprint import is_same
-from rankfold.jobs.job import JOB_FILE, RESULT_FILE, Job, check_not_failed, default_lr, learn_again
+from rankfold.jobs.job import JOB_FILE, Job, check_not_failed, default_lr, learn_again
 from rankfold.jobs.preparation import counted
 from rankfold.jobs.running import JobRun, Record, Stopped, Watcher
+from rankfold.reporting.run import RUN_FILE
 from rankfold.whole_files import not_written
 
 FAILED = 1
@@ -117,7 +118,7 @@ def _check_free(folder: Path) -> None:
     """Refuse a folder that holds a run, or anything else."""
     check_not_failed(folder)
     other = f"choose another folder with --out, such as --out {folder}-2"
-    if (folder / RESULT_FILE).exists():
+    if (folder / RUN_FILE).exists():
         raise ValueError(f"{folder} holds a finished run of {Job.read(folder).data}; {other}")
     if (folder / JOB_FILE).exists():
         job = Job.read(folder)
@@ -137,7 +138,7 @@ def _resumed(context: typer.Context, data: Path, folder: Path, device: torch.dev
     check_not_failed(folder)
     kept_job = Job.read(folder)
     job, began_with = replace(kept_job, data=data), "it" if kept_job.data == data else kept_job.data
-    if (folder / RESULT_FILE).exists():
+    if (folder / RUN_FILE).exists():
         raise ValueError(f"the run in {folder} is finished; train another one in another folder, with --out")
     kept = {
         "model": job.model,
@@ -261,7 +262,7 @@ def _say_error(what: str) -> None:
 
 
 def _how_to_go_on(run: JobRun) -> str:
-    if (run.folder / RESULT_FILE).exists():
+    if (run.folder / RUN_FILE).exists():
         return f"the run is finished, all of it is in {run.folder}"
     return f"go on with: {run.resume_command}"
 

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankfold.data.errors import DamagedData
+from rankfold.whole_files import write_whole
 
 DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _CODES = {np.dtype(name).newbyteorder("="): code for code, name in DTYPES.items()}
@@ -97,16 +98,6 @@ def encode(array: NDArray[Any]) -> bytes:
         )
     header = struct.pack(f">BBBB{array.ndim}I", 0, 0, code, array.ndim, *array.shape)
     return header + array.astype(DTYPES[code]).tobytes()
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file under another name first, so that nobody ever sees a part of it."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(content)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _magic_number(content: bytes, path: str | os.PathLike[str]) -> tuple[np.dtype[Any], int]:

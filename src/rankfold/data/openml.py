@@ -5,7 +5,6 @@ OpenML has each set as one table of 70,000 rows: the training images in their or
 
 from __future__ import annotations
 
-import errno
 import os
 import tempfile
 import warnings
@@ -21,6 +20,7 @@ from rankfold.data.errors import DownloadError
 from rankfold.data.idx import encode, write_idx
 from rankfold.data.location import VARIABLE, data_root
 from rankfold.data.mnist import DataFile, DataSet, checksum
+from rankfold.whole_files import check_writable
 
 Fetch = Callable[..., Any]
 Arrays = dict[DataFile, NDArray[np.uint8]]
@@ -36,20 +36,13 @@ def download(data_set: DataSet, folder: str | os.PathLike[str] | None = None, *,
         folder: the data root; if left out, ``RANKFOLD_DATA`` or ``./data``.
         fetch: stands in for :func:`sklearn.datasets.fetch_openml`.
     """
-    place = _writable(data_root(folder) / data_set.name)
+    place = data_root(folder) / data_set.name
+    check_writable(place / data_set.files[0].name)  # before a long download
     arrays = _arrays(data_set, *_fetch_table(data_set, fetch))
     for file, array in arrays.items():
         _check_identity(file, array, data_set)
     for file, array in arrays.items():
         write_idx(place / f"{file.name}.gz", array)
-    return place
-
-
-def _writable(place: Path) -> Path:
-    """Make the folder, and notice before a long download that it cannot be written to."""
-    place.mkdir(parents=True, exist_ok=True)
-    if not os.access(place, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place))
     return place
 
 

@@ -10,7 +10,7 @@ from typing import Any, final
 from rankfold.experiments.spec import Spec
 from rankfold.whole_files import write_whole
 
-_PARTS = {"table": str, "row": str, "spec": dict, "ranks": dict, "parameters": dict, "metrics": dict, "history": list}
+PARTS = {"table": str, "row": str, "spec": dict, "ranks": dict, "parameters": dict, "metrics": dict, "history": list}
 
 
 class DamagedResult(ValueError):
@@ -68,9 +68,9 @@ class Run:
         return places.runs / self.table / self.name
 
 
-def write_result(file: Path, result: dict[str, Any]) -> None:
-    """Write the whole file or nothing."""
-    write_whole(file, _to_json(result))
+def write_record(file: Path, record: dict[str, Any]) -> None:
+    """A result, or another record of a run: the whole file or nothing."""
+    write_whole(file, _to_json(record))
 
 
 def read_result(file: Path) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def read_result(file: Path) -> dict[str, Any]:
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DamagedResult(f"{file} is damaged ({error}); {_REMEDY}") from error
     parts = result if isinstance(result, dict) else {}
-    missing = [key for key, kind in _PARTS.items() if not isinstance(parts.get(key), kind)]
+    missing = [key for key, kind in PARTS.items() if not isinstance(parts.get(key), kind)]
     if missing:
         raise DamagedResult(f"{file} is no result file: it has no {', '.join(missing)}; {_REMEDY}")
     return dict(result)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rankfold.experiments.task import Examples
+from rankfold.layers.base import posterior_mean
 
 Table = nn.Embedding | nn.EmbeddingBag
 _BATCH = 1000
@@ -71,9 +72,9 @@ def _used(model: nn.Module, tables: Mapping[str, Table], examples: Examples) -> 
     device = examples.device
     used = {name: torch.zeros(len(table.weight), dtype=torch.bool, device=device) for name, table in tables.items()}
     hooks = [table.register_forward_pre_hook(partial(_record, used[name])) for name, table in tables.items()]
-    model.eval()
-    for index in torch.arange(len(examples), device=device).split(_BATCH):
-        model(*examples.batch(index))
+    with posterior_mean(model):
+        for index in torch.arange(len(examples), device=device).split(_BATCH):
+            model(*examples.batch(index))
     for hook in hooks:
         hook.remove()
     return used

@@ -24,10 +24,11 @@ from rankfold.experiments.evaluation import classification
 from rankfold.experiments.methods import Ranks, Workshop, train
 from rankfold.experiments.provenance import peak_memory, provenance, start_measuring_memory
 from rankfold.experiments.registry import task_named
-from rankfold.experiments.results import Places, Run, read_result, write_result
+from rankfold.experiments.results import Places, Run, read_result, write_record
 from rankfold.experiments.spec import Spec, Split
 from rankfold.experiments.task import Data, Task
-from rankfold.experiments.training import Epoch, current_ranks
+from rankfold.experiments.training import Epoch
+from rankfold.tensorized_weights import current_ranks, weight_name
 
 
 @functools.lru_cache(maxsize=1)
@@ -72,7 +73,7 @@ def perform(
     if not (task.too_large and run.spec.method == "dense"):
         save(trained.model, folder / "model")
         Architecture.of(task.network, data.train.inputs).write(folder / "model")
-    write_result(run.file(places), result)
+    write_record(run.file(places), result)
     for stage in {epoch.stage for epoch in trained.history}:
         shutil.rmtree(folder / stage, ignore_errors=True)
     return result
@@ -96,7 +97,7 @@ def about_model(model: nn.Module, spec: Spec, layers: Sequence[str] = ()) -> dic
     """Ranks and parameter counts, before and after: of the named layers alone, or of the whole model."""
     parts = [model.get_submodule(name) for name in layers] or [model]
     total = functools.reduce(operator.add, (accounting(part).total for part in parts))
-    before = {name.removesuffix(".tensor"): list(t.max_ranks) for name, t in tensors_of(model).items()}
+    before = {weight_name(name): list(t.max_ranks) for name, t in tensors_of(model).items()}
     return {
         "ranks": {"before": before, "after": current_ranks(model)},
         "parameters": {

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Literal, final, get_args
 
 from rankfold.shapes import is_number, is_positive_integer
 
@@ -115,13 +115,13 @@ class Spec:
 
     def used(self) -> dict[str, Any]:
         """The settings that the method looks at: without rank determination, none of those that it alone has."""
-        unused = () if self.method == "ard" else _OF_RANK_DETERMINATION
+        unused = () if self.method == "ard" else OF_RANK_DETERMINATION
         return {name: value for name, value in self.as_dict().items() if name not in unused}
 
 
-_OF_RANK_DETERMINATION = ("prior", "inference", "kl_weight", "warmup", "log_std_lr")
-_METHODS = ("dense", "fr", "tc-mr", "tc-or", "ard")
-_FORMATS = ("cp", "tucker", "tt", "ttm")
+# What the method 'ard' alone looks at.
+OF_RANK_DETERMINATION = ("prior", "inference", "kl_weight", "warmup", "log_std_lr")
+_METHODS, _FORMATS = get_args(Method), get_args(FormatName)
 _Rule = tuple[str, Callable[[Any], bool]]
 
 
@@ -135,7 +135,7 @@ _SHARE: _Rule = ("a number above 0 and at most 1", lambda value: is_number(value
 _RULES: dict[str, _Rule] = {
     "method": _one_of(*_METHODS),
     "format": ("one of " + ", ".join(_FORMATS), lambda value: value is None or value in _FORMATS),
-    "prior": _one_of("log-uniform", "half-cauchy"),
+    "prior": _one_of(*get_args(PriorName)),
     "inference": _one_of("bayes", "map"),
     "kl_weight": ("a number of at least 0", lambda value: is_number(value) and 0 <= value < float("inf")),
     "warmup": _SHARE,
@@ -150,7 +150,7 @@ _RULES: dict[str, _Rule] = {
     "weight_decay": ("a number of at least 0", lambda value: is_number(value) and 0 <= value < float("inf")),
     "precision": _one_of("float32", "bfloat16"),
     "seed": ("an integer of at least 0", lambda value: type(value) is int and value >= 0),
-    "split": _one_of("test", "validation"),
+    "split": _one_of(*get_args(Split)),
 }
 
 

@@ -1,19 +1,15 @@
-"""A summary as text or Markdown; both come from the same cells."""
+"""The cells of a summary's tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, final
 
 from rankfold.experiments.spec import Spec
 from rankfold.experiments.summary import Average, Row, Summary, found_ranks, planted_ranks
-from rankfold.whole_files import write_whole
+from rankfold.experiments.task import format_label
+from rankfold.grids import Grid
 
-Style = Literal["text", "markdown"]
 _NOTHING = "–"
-_FORMATS = {"cp": "CP", "tucker": "Tucker", "tt": "TT", "ttm": "TTM", None: ""}
 _SCORES = {
     "auc": "AUC",
     "nll_nats": "NLL",
@@ -23,18 +19,6 @@ _SCORES = {
     "auroc_mutual_information": "AUROC, MI",
 }
 _METHODS = {"dense": "dense", "fr": "FR", "tc-mr": "TC-MR", "tc-or": "TC-OR"}
-
-
-@final
-@dataclass(frozen=True)
-class Grid:
-    """A table of strings, with notes below it. The first ``labels`` columns are aligned left."""
-
-    title: str
-    headings: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    labels: int = 2
-    notes: tuple[str, ...] = ()
 
 
 def grids(summary: Summary) -> list[Grid]:
@@ -58,36 +42,6 @@ def brief_grid(summary: Summary) -> Grid:
     lines = tuple(_picked(line, kept) for line in whole.rows)
     headings = ("format", "method", "parameters", "smaller", "accuracy, %", "paper: parameters", "accuracy, %")
     return Grid("", headings, lines)
-
-
-def render(grids: Sequence[Grid], style: Style) -> str:
-    """All tables, one after the other.
-
-    >>> print(render([Grid("", ("row", "size"), (("dense", "407,050"), ("cp", "8,622")), labels=1)], "text"))
-    row       size
-    -----  -------
-    dense  407,050
-    cp       8,622
-    """
-    return "\n\n".join(_render(grid, style) for grid in grids)
-
-
-def write_between_markers(file: Path, name: str, text: str) -> bool:
-    """Put ``text`` between the markers of a Markdown file; whether that changed anything."""
-    before = file.read_text(encoding="utf-8")
-    after = with_section(before, name, text, str(file))
-    if after != before:
-        write_whole(file, after)
-    return after != before
-
-
-def with_section(document: str, name: str, text: str, where: str) -> str:
-    """``document`` with ``text`` between the lines that mark its generated section ``name``."""
-    begin, end = f"<!-- {name}: begin, generated -->", f"<!-- {name}: end -->"
-    if document.count(begin) != 1 or document.count(end) != 1 or document.index(begin) > document.index(end):
-        raise ValueError(f"{where} has no section for the table; add these two lines where it belongs:\n{begin}\n{end}")
-    head, rest = document.split(begin)
-    return f"{head}{begin}\n\n{text}\n\n{end}{rest.split(end)[1]}"
 
 
 # Cells ------------------------------------------------------------------------------------------------
@@ -126,7 +80,7 @@ def _training_times(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _names(row: Row) -> tuple[str, str]:
-    return _FORMATS[row.spec.format], label(row.spec)
+    return format_label(row.spec.format), label(row.spec)
 
 
 def _our_cells(row: Row) -> Iterator[str]:
@@ -136,10 +90,10 @@ def _our_cells(row: Row) -> Iterator[str]:
     counts, final = row.results[0]["parameters"], row.final
     assert final is not None
     yield f"{counts['training']:,}"
-    yield _shown(final, ",.0f")
+    yield shown(final, ",.0f")
     smaller = counts["dense"] / final.mean
     yield f"{smaller:,.0f}×" if smaller >= 1000 else f"{smaller:.1f}×"
-    yield _shown(row.accuracy, ".2f")
+    yield shown(row.accuracy, ".2f")
     yield str(len(row.results))
 
 
@@ -178,16 +132,16 @@ def _uncertainty_grid(rows: Sequence[Row]) -> Grid:
     for row in rows:
         for prediction, how in (("posterior_mean", "mean"), ("monte_carlo", "Monte Carlo")):
             if row.score(prediction, "nll_nats") is not None:
-                scores = [_shown(row.score(prediction, name), ".4f") for name in _SCORES]
+                scores = [shown(row.score(prediction, name), ".4f") for name in _SCORES]
                 lines.append((*_names(row), how, *scores))
     headings = ("format", "method", "prediction", *_SCORES.values())
     # a column that has nothing in it is left out
     kept = [n for n in range(len(headings)) if n < 3 or any(line[n] != _NOTHING for line in lines)]
-    shown = _picked(headings, kept)
-    unfamiliar = ", and AUROC against unfamiliar examples" if any("AUROC" in heading for heading in shown) else ""
+    names = _picked(headings, kept)
+    unfamiliar = ", and AUROC against unfamiliar examples" if any("AUROC" in heading for heading in names) else ""
     return Grid(
         f"Uncertainty: quality of the probabilities{unfamiliar}",
-        shown,
+        names,
         tuple(_picked(line, kept) for line in lines),
         labels=3,
     )
@@ -202,7 +156,8 @@ def _targets_grid(summary: Summary) -> Grid:
     return Grid("Targets", ("row", "target", "found", "verdict"), tuple(lines), labels=4)
 
 
-def _shown(average: Average | None, digits: str) -> str:
+def shown(average: Average | None, digits: str) -> str:
+    """``97.25 ± 0.08``, or a dash where there is nothing."""
     if average is None:
         return _NOTHING
     return f"{average.mean:{digits}}" + (f" ± {average.std:{digits}}" if average.std else "")
@@ -210,28 +165,3 @@ def _shown(average: Average | None, digits: str) -> str:
 
 def _mark(number: int) -> str:
     return "¹²³⁴⁵⁶⁷⁸⁹"[number]
-
-
-# Styles -----------------------------------------------------------------------------------------------
-
-
-def _render(grid: Grid, style: Style) -> str:
-    # a rule of Markdown is at least three characters wide
-    widths = [max(3, *map(len, column)) for column in zip(grid.headings, *grid.rows, strict=True)]
-    headings, *rows = [_aligned(cells, widths, grid.labels) for cells in (grid.headings, *grid.rows)]
-    if style == "markdown":
-        rule = ["-" * w if n < grid.labels else "-" * (w - 1) + ":" for n, w in enumerate(widths)]
-        lines = [f"| {' | '.join(cells)} |" for cells in (headings, rule, *rows)]
-        title = f"**{grid.title}**"
-        notes = "\n\n".join(grid.notes)  # lines next to each other would be one paragraph
-    else:
-        lines = ["  ".join(cells).rstrip() for cells in (headings, ["-" * w for w in widths], *rows)]
-        title = grid.title
-        notes = "\n".join(grid.notes)
-    parts = (title if grid.title else "", "\n".join(lines), notes)
-    return "\n\n".join(part for part in parts if part)
-
-
-def _aligned(cells: Sequence[str], widths: Sequence[int], labels: int) -> list[str]:
-    """Labels to the left, numbers to the right."""
-    return [c.ljust(w) if n < labels else c.rjust(w) for n, (c, w) in enumerate(zip(cells, widths, strict=True))]

@@ -12,11 +12,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rankfold.config import CP, TT, TTM, Inference, TensorConfig, Tucker
-from rankfold.experiments.spec import FormatName, Spec, Split
+from rankfold.experiments.spec import FormatName, PriorName, Spec, Split
 from rankfold.priors import HalfCauchy, LogUniform, ShrinkagePrior
 
 _Dims = tuple[int, ...]
 CONFIGS: dict[FormatName, type[TensorConfig]] = {"cp": CP, "tucker": Tucker, "tt": TT, "ttm": TTM}
+PRIORS: dict[PriorName, ShrinkagePrior] = {"log-uniform": LogUniform(), "half-cauchy": HalfCauchy()}
+
+
+def format_label(format: FormatName | None, without: str = "") -> str:
+    """A format as the paper calls it, or what stands where there is none."""
+    return without if format is None else CONFIGS[format].__name__
 
 
 @final
@@ -165,6 +171,5 @@ class Task:
     ) -> dict[str, TensorConfig]:
         """The config of each layer, at the maximum rank or at the given ``ranks`` of each layer."""
         assert spec.format is not None
-        prior = HalfCauchy() if spec.prior == "half-cauchy" else LogUniform()
         folding = self.foldings[spec.format]
-        return folding.configs(spec.format, inference, ranks, max_rank=spec.max_rank, prior=prior)
+        return folding.configs(spec.format, inference, ranks, max_rank=spec.max_rank, prior=PRIORS[spec.prior])

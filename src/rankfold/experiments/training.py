@@ -26,6 +26,7 @@ from rankfold.experiments.spec import Spec
 from rankfold.experiments.task import Examples, num_right
 from rankfold.parameters import param_groups
 from rankfold.rank_determination import RankDetermination
+from rankfold.tensorized_weights import current_ranks
 
 # Seconds of training that a kill may cost, besides the epoch it falls into.
 CHECKPOINT_SECONDS = 20.0
@@ -281,8 +282,3 @@ def _adam(model: nn.Module, spec: Spec, device: torch.device) -> Adam:
         group["lr"] = torch.tensor(spec.lr * factor, device=device)
     make = AdamW if spec.weight_decay else Adam
     return make(groups, fused=True, capturable=device.type == "cuda")
-
-
-def current_ranks(model: nn.Module) -> dict[str, list[int]]:
-    """The ranks of every tensorized layer, by its name."""
-    return {name.removesuffix(".tensor"): list(tensor.format.ranks) for name, tensor in tensors_of(model).items()}

@@ -19,7 +19,7 @@ from rankfold.export.int8 import Bytes, names_kept, round_, store_bytes_
 from rankfold.export.layouts import Layout
 from rankfold.export.posterior_mean import ExportError, posterior_mean_copy
 from rankfold.export.program import BATCH, Inputs, checked_inputs, resized, silence, trace
-from rankfold.whole_files import check_writable, given_path, whole_file
+from rankfold.whole_files import check_writable, given_path, write_whole
 
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 # Outputs of onnxruntime and torch may differ by this share of the largest output.
@@ -98,7 +98,7 @@ def export_onnx(
     content: bytes = proto.SerializeToString()
     session = _session(content)
     difference = max(_difference(session, mean, resized(inputs, size)) for size in _batches(inputs))
-    _write(target, content)
+    write_whole(target, content)
     rounding = _relative_change(_outputs(mean, inputs), exact) if stored else 0.0
     return OnnxFile(target, len(content), num_parameters, difference, len(kept & stored.keys()), rounding)
 
@@ -171,12 +171,6 @@ def _tidy(proto: Any) -> None:
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param:
                 dim.dim_param = re.sub(rf"\b{symbol}\b", BATCH, dim.dim_param)
-
-
-def _write(target: Path, content: bytes) -> None:
-    """All of it or nothing."""
-    with whole_file(target) as partial:
-        partial.write_bytes(content)
 
 
 # Checking it ----------------------------------------------------------------------------------------

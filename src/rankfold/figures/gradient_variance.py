@@ -13,6 +13,7 @@ from rankfold.experiments.gradient_variance import measure, weakest_rank
 from rankfold.experiments.provenance import provenance
 from rankfold.experiments.results import Places
 from rankfold.figures.style import BLUE, DARK, ORANGE, new_figure, tidy
+from rankfold.whole_files import write_whole
 
 _FILE = "gradient-variance.json"
 _PANELS = {"bayes": "Gaussian factors", "map": "point factors (MAP)"}
@@ -50,7 +51,6 @@ def _measured(places: Places) -> dict[str, Any]:
             **{inference: measure(inference) for inference in ("bayes", "map")},
             **provenance(torch.device("cpu")),
         }
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        write_whole(file, json.dumps(result, indent=1) + "\n")
     found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return found

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from rankfold.accounting import accounting
 from rankfold.rank_determination import RankDetermination
 from rankfold.shapes import check_positive
+from rankfold.tensorized_weights import weight_name
 
 # Those of a RankDetermination besides the model, the optimizer, num_data and total_steps.
 OPTIONS = tuple(inspect.signature(RankDetermination).parameters)[4:]
@@ -71,7 +72,7 @@ def size_of(data: object) -> int | None:
 def readings(ranks: RankDetermination) -> Readings:
     """What to log besides the NLL: KL in nats, β, the sum of all ranks, ranks by tensor, and parameters."""
     terms = ranks.terms()
-    by_tensor = {name.removesuffix(".tensor"): sum(t.format.ranks) for name, t in ranks.tensors.items()}
+    by_tensor = {weight_name(name): sum(t.format.ranks) for name, t in ranks.tensors.items()}
     return {
         "rankfold/kl_nats": terms["kl_nats"],
         "rankfold/beta": terms["beta"],

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from rankfold.data.errors import MissingData
-from rankfold.jobs.job import JOB_FILE, RESULT_FILE, Job, check_not_failed
+from rankfold.jobs.job import JOB_FILE, Job, check_not_failed
+from rankfold.reporting.run import RUN_FILE
 
 
 def check_finished(folder: Path) -> None:
     """Refuse a folder without a result, and say how to go on."""
-    if not (folder / RESULT_FILE).exists():
+    if not (folder / RUN_FILE).exists():
         check_not_failed(folder)
         job = Job.read(folder)
         raise MissingData(f"the run in {folder} is not finished; go on with: {job.resume_command(folder)}")

@@ -13,7 +13,7 @@ from rankfold.data.clicks import LABELLED, UNLABELLED
 from rankfold.data.criteo.files import blocks
 from rankfold.data.errors import DamagedData, DataError, MissingData
 from rankfold.data.table import PARQUET
-from rankfold.experiments.results import write_result
+from rankfold.experiments.results import write_record
 from rankfold.experiments.spec import FormatName, Spec
 from rankfold.jobs.criteo import Impressions
 from rankfold.jobs.images import Images
@@ -22,7 +22,7 @@ from rankfold.jobs.preparation import LARGEST_BATCH, STEPS, DataOptions, Learned
 from rankfold.jobs.tables import Tabular
 from rankfold.jobs.texts import Texts
 
-JOB_FILE, PREPARATION_FILE, RESULT_FILE = "job.json", "preprocessing.json", "run.json"
+JOB_FILE, PREPARATION_FILE = "job.json", "preprocessing.json"
 FAILURE_FILE = "failure.json"
 MODEL_FOLDER, CHECKPOINT_FOLDER = "model", "train"
 _KINDS: tuple[type[Images | Tabular | Texts | Impressions], ...] = (Images, Tabular, Texts, Impressions)
@@ -60,7 +60,7 @@ class Job:
 
     def write(self, folder: Path) -> None:
         content = {**asdict(self), "data": str(self.data)}
-        write_result(folder / JOB_FILE, content)
+        write_record(folder / JOB_FILE, content)
 
     def resume_command(self, folder: Path) -> str:
         """How to go on with the run in ``folder`` once it was stopped."""
@@ -204,7 +204,7 @@ def _batch_size(num_train: int) -> int:
 
 def write_preparation(preparation: Preparation, folder: Path) -> None:
     """Keep how data become tensors."""
-    write_result(folder / PREPARATION_FILE, preparation.as_dict())
+    write_record(folder / PREPARATION_FILE, preparation.as_dict())
 
 
 def read_preparation(folder: Path) -> Preparation:
@@ -219,7 +219,7 @@ def read_preparation(folder: Path) -> Preparation:
 
 def write_failure(folder: Path, step: int, error: Exception) -> None:
     """Keep that training failed: going on would only fail again."""
-    write_result(folder / FAILURE_FILE, {"step": step, "error": str(error)})
+    write_record(folder / FAILURE_FILE, {"step": step, "error": str(error)})
 
 
 def check_not_failed(folder: Path) -> None:

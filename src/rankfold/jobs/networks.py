@@ -7,9 +7,8 @@ from torch import nn
 
 from rankfold.config import TensorConfig
 from rankfold.experiments.spec import FormatName, Spec
-from rankfold.experiments.task import CONFIGS
+from rankfold.experiments.task import CONFIGS, PRIORS
 from rankfold.jobs.preparation import Network
-from rankfold.priors import HalfCauchy, LogUniform
 from rankfold.surgery import Plan, plan, tensorize_
 
 
@@ -41,5 +40,4 @@ def config_of(network: Network, spec: Spec) -> TensorConfig:
     """Format, rank, prior and scale of the factors."""
     assert spec.format is not None
     assert spec.max_rank is not None
-    prior = HalfCauchy() if spec.prior == "half-cauchy" else LogUniform()
-    return CONFIGS[spec.format](spec.max_rank, prior=prior, init_std=network.init_std)
+    return CONFIGS[spec.format](spec.max_rank, prior=PRIORS[spec.prior], init_std=network.init_std)

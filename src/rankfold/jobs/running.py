@@ -18,21 +18,19 @@ from pathlib import Path
 from typing import Any, final
 
 import torch
-from torch import nn
 
 from rankfold.accounting import accounting
 from rankfold.architecture import Architecture
-from rankfold.bayesian_tensor import tensors_of
 from rankfold.checkpoint import save
 from rankfold.experiments.checkpoints import last_epoch
 from rankfold.experiments.provenance import peak_memory, provenance, start_measuring_memory
-from rankfold.experiments.results import write_result
+from rankfold.experiments.results import write_record
 from rankfold.experiments.run import about_model, timing
 from rankfold.experiments.task import Data, Examples
-from rankfold.experiments.training import Epoch, Training, current_ranks
+from rankfold.experiments.training import Epoch, Training
 from rankfold.health import NumericalFault
 from rankfold.jobs.dense_twin import dense_accuracy
-from rankfold.jobs.job import CHECKPOINT_FOLDER, MODEL_FOLDER, RESULT_FILE, Job, write_failure, write_preparation
+from rankfold.jobs.job import CHECKPOINT_FOLDER, MODEL_FOLDER, Job, write_failure, write_preparation
 from rankfold.jobs.networks import build
 from rankfold.jobs.objective import Objective
 from rankfold.jobs.preparation import Encoded, Learned, Rows
@@ -40,10 +38,10 @@ from rankfold.jobs.scores import evaluate
 from rankfold.jobs.targets import Classes
 from rankfold.rank_determination import RankDetermination
 from rankfold.reporting.events import write_events
-from rankfold.reporting.run import Run
+from rankfold.reporting.run import RUN_FILE, Run
+from rankfold.tensorized_weights import current_ranks, current_variances
 
 EPOCHS_FILE, EVENTS_FOLDER = "epochs.jsonl", "events"
-_DIGITS = 5  # of λ in files
 
 Record = dict[str, Any]
 
@@ -233,11 +231,11 @@ class JobRun:
         folder = self.folder / MODEL_FOLDER
         save(self.model, folder)
         Architecture.of(self.network.make, self.data.train.inputs, self.network.options).write(folder)
-        write_result(self.folder / RESULT_FILE, result)
+        write_record(self.folder / RUN_FILE, result)
         shutil.rmtree(self.folder / CHECKPOINT_FOLDER, ignore_errors=True)
         (self.folder / EPOCHS_FILE).unlink(missing_ok=True)
         if find_spec("tensorboardX") is not None:
-            write_events(self.folder / EVENTS_FOLDER, Run(self.folder / RESULT_FILE, result))
+            write_events(self.folder / EVENTS_FOLDER, Run(self.folder / RUN_FILE, result))
 
 
 def on_device(learned: Learned, device: torch.device) -> Data:
@@ -253,16 +251,6 @@ def _part(encoded: Encoded, rows: Rows, device: torch.device) -> Examples:
 
 
 # Lines of epochs --------------------------------------------------------------------------------------
-
-
-def current_variances(model: nn.Module) -> dict[str, list[list[float]]]:
-    """λ of every tensorized layer, a list for each of its ranks."""
-    return {
-        name.removesuffix(".tensor"): [
-            [float(f"{value:.{_DIGITS}g}") for value in variance.tolist()] for variance in tensor.variances()
-        ]
-        for name, tensor in tensors_of(model).items()
-    }
 
 
 def _line(record: Record) -> str:

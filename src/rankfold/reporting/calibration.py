@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from rankfold.reporting.run import Run
+from rankfold.reporting.run import DEMO_FILE, Run
 from rankfold.uncertainty import Bins, calibration_bins, predictive_statistics
 
 _SAMPLES = 32
@@ -20,7 +20,7 @@ def bins_of(run: Run, folder: Path | None) -> dict[str, Bins]:
         for name, scores in run.record["metrics"].items()
         if isinstance(scores, dict) and _is_whole(scores.get("calibration"))
     }
-    if noted or folder is None or run.file.name != "demo.json" or not (folder / "model").is_dir():
+    if noted or folder is None or run.file.name != DEMO_FILE or not (folder / "model").is_dir():
         return noted
     return _bins_of_demo(folder / "model")
 

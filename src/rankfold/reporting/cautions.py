@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rankfold.tensorized_weights import weight_name
+
 _COLLAPSE = " collapsed: "
 
 
@@ -14,7 +16,7 @@ def cautions(warnings: Sequence[str], num_layers: int, most_named: int | None = 
     'The data have shown no use for a, b (2 of 9 layers o'
     """
     # a layer warns at every cut that would have left it nothing; it is named once
-    names = list(dict.fromkeys(text.split(_COLLAPSE)[0].removesuffix(".tensor") for text in warnings if _is_one(text)))
+    names = list(dict.fromkeys(weight_name(text.split(_COLLAPSE)[0]) for text in warnings if _is_one(text)))
     others = [text for text in warnings if not _is_one(text)]
     if not names:
         return others

@@ -6,10 +6,10 @@ import math
 from pathlib import Path
 from typing import Any
 
+from rankfold.experiments.results import PARTS
 from rankfold.reporting.run import QUANTITIES
 from rankfold.reporting.wording import PREDICTIONS
 
-_PARTS = {"table": str, "row": str, "spec": dict, "ranks": dict, "parameters": dict, "metrics": dict, "history": list}
 _OPTIONAL_PARTS = ("data", "timing", "peak_memory", "commit", "versions", "device")
 _LAYER_KEYS = {"name", "format", "in_dims", "out_dims", "ranks_before", "ranks", "counts"}
 
@@ -20,10 +20,10 @@ class UnreadableRun(ValueError):
 
 def check_record(file: Path, record: dict[str, Any]) -> None:
     """Refuse a record that lacks what every report shows."""
-    missing = [key for key in _PARTS if key not in record]
+    missing = [key for key in PARTS if key not in record]
     if missing:
         raise UnreadableRun(f"{file} is no run: it has no {', '.join(missing)}")
-    for key, kind in _PARTS.items():
+    for key, kind in PARTS.items():
         if not isinstance(record[key], kind):
             raise UnreadableRun(f"{file}: {key} must be a {kind.__name__}, got {type(record[key]).__name__}")
     for key in ("dense", "training", "final"):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rankfold.reporting.reading import DEMO_FILE, RUN_FILE
-from rankfold.reporting.run import Epoch, Run
+from rankfold.reporting.run import DEMO_FILE, RUN_FILE, Epoch, Run
 
 _ENDING = ".rankfold"  # of our event files
 # The heading under which TensorBoard shows a quantity.

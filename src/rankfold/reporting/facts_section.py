@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rankfold.accounting_text import bytes_text
+from rankfold.experiments.spec import OF_RANK_DETERMINATION
 from rankfold.reporting.cautions import cautions
 from rankfold.reporting.markup import Html, element
 from rankfold.reporting.run import Run
@@ -23,7 +24,7 @@ _NAMES = {
 # These hold only for some methods; where they are not used they would mislead.
 _ONLY_FOR = {
     "fine_tune_epochs": ("tc-mr", "tc-or"),
-    **dict.fromkeys(("prior", "inference", "kl_weight", "warmup", "log_std_lr"), ("ard",)),
+    **dict.fromkeys(OF_RANK_DETERMINATION, ("ard",)),
 }
 
 

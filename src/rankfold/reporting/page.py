@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, final
 
 import rankfold
@@ -21,7 +20,6 @@ from rankfold.reporting.saved import file_sizes, run_folder, saved_model
 from rankfold.reporting.style import STYLE
 from rankfold.reporting.training_section import training
 from rankfold.reporting.wording import count
-from rankfold.whole_files import write_whole
 
 _ICON = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'%3E%3Cpath fill='%23bcd' d='M0 0h8v8H0z'/%3E%3Cpath fill='%230072b2' d='M0 5h3v3H0z'/%3E%3C/svg%3E"  # noqa: E501
 
@@ -120,8 +118,3 @@ def _document(title: str, body: Html) -> str:
     )
     page = element("body", None, element("main", None, body), footer)
     return f"<!DOCTYPE html>\n{element('html', {'lang': 'en'}, head, page)}\n"
-
-
-def write_page(file: Path, html: str) -> None:
-    """Write the whole file or nothing."""
-    write_whole(file, html)

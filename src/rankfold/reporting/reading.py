@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rankfold.reporting.checking import UnreadableRun, check_record
-from rankfold.reporting.run import Run
+from rankfold.reporting.run import DEMO_FILE, RUN_FILE, Run
 from rankfold.reporting.saved import saved_model
-
-RUN_FILE, DEMO_FILE = "run.json", "demo.json"
 
 
 def find_files(path: Path) -> list[Path]:

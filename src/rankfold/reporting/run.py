@@ -24,6 +24,8 @@ from rankfold.reporting.wording import DATA_SETS, FORMATS, METHODS, PREDICTIONS,
 from rankfold.shapes import is_number
 
 Record = Mapping[str, Any]
+# Of a run of one's own, and of the demonstration.
+RUN_FILE, DEMO_FILE = "run.json", "demo.json"
 _NO_SCORES = ("samples", "answer")  # they say of what the scores are
 
 

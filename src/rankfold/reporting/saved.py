@@ -9,12 +9,12 @@ from typing import final
 
 from safetensors import SafetensorError, safe_open
 
-from rankfold.checkpoint import MANIFEST_FILE, read_manifest
+from rankfold.checkpoint import MANIFEST_FILE, TENSORS_FILE, read_manifest
 from rankfold.manifest import StoredTensor
-from rankfold.reporting.run import Run
+from rankfold.reporting.run import DEMO_FILE, RUN_FILE, Run
+from rankfold.tensorized_weights import weight_name
 
 _EXPORTS = (".onnx", ".pt2")
-_TENSORS_FILE = "model.safetensors"
 
 
 @final
@@ -40,11 +40,11 @@ class SavedModel:
 
 def saved_model(folder: Path) -> SavedModel | None:
     """The checkpoint in a folder, or ``None`` if there is none that can be read."""
-    if not (folder / MANIFEST_FILE).is_file() or not (folder / _TENSORS_FILE).is_file():
+    if not (folder / MANIFEST_FILE).is_file() or not (folder / TENSORS_FILE).is_file():
         return None
     try:
-        tensors = {tensor.name.removesuffix(".tensor"): tensor for tensor in read_manifest(folder).tensors}
-        return SavedModel(folder, tensors, *_numbers(folder / _TENSORS_FILE, tensors))
+        tensors = {weight_name(tensor.name): tensor for tensor in read_manifest(folder).tensors}
+        return SavedModel(folder, tensors, *_numbers(folder / TENSORS_FILE, tensors))
     except (ValueError, OSError, SafetensorError):
         return None  # a report needs no model
 
@@ -76,7 +76,7 @@ def _split(values: list[float], sizes: Sequence[int]) -> list[list[float]]:
 
 def run_folder(run: Run) -> Path | None:
     """Where a run's model is: its own folder, or ``runs/<table>/<name>`` for ``results/<table>/<name>.json``."""
-    if run.file.name in ("run.json", "demo.json"):
+    if run.file.name in (RUN_FILE, DEMO_FILE):
         return run.file.parent
     parts = list(run.file.resolve().parent.parts)
     if "results" not in parts:
@@ -89,5 +89,5 @@ def run_folder(run: Run) -> Path | None:
 def file_sizes(folder: Path) -> dict[str, int]:
     """Bytes of the saved model and of what was exported from it, by file name."""
     files = [file for place in (folder / "model", folder) if place.is_dir() for file in sorted(place.iterdir())]
-    wanted = [file for file in files if file.suffix in _EXPORTS or file.name == _TENSORS_FILE]
+    wanted = [file for file in files if file.suffix in _EXPORTS or file.name == TENSORS_FILE]
     return {str(file.relative_to(folder)): file.stat().st_size for file in wanted}
