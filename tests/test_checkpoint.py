@@ -596,3 +596,22 @@ def test_a_tensor_by_itself_can_be_saved(tmp_path):
     cut(tensor, (1, 2, 2, 1)[: len(tensor.format.ranks)])
     save(tensor, tmp_path)
     assert torch.equal(load(fresh, tmp_path).eval().matrix(), tensor.eval().matrix())
+
+
+@pytest.mark.parametrize("way", ["to_empty", "assign"])
+def test_what_no_state_holds_is_filled_in(way, tmp_path):
+    """How many entries each λ governs: wrong, and λ would be off by any factor."""
+    config = rf.TTM(max_rank=4)
+    trained = nn.Sequential(rf.Linear(64, 32, config=config))
+    save(trained, tmp_path)
+    blank = nn.Sequential(rf.Linear(64, 32, config=config, device="meta"))
+    if way == "to_empty":
+        blank = blank.to_empty(device="cpu")
+        blank[0].tensor.count.fill_(float("nan"))
+        load(blank, tmp_path)
+    else:
+        blank.load_state_dict(trained.state_dict(), assign=True)
+    torch.testing.assert_close(blank[0].tensor.count, trained[0].tensor.count)
+    for model in (blank, trained):
+        model[0].tensor.update_variance(1.0)
+    torch.testing.assert_close(blank[0].tensor.variance, trained[0].tensor.variance)

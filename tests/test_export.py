@@ -505,3 +505,13 @@ def test_a_layer_whose_halves_are_larger_than_its_weight_is_multiplied_out():
 def test_an_unknown_layout_is_refused():
     with pytest.raises(ValueError, match="layout must be one of factors, halves, dense, got 'small'"):
         export_program(rf.Linear(6, 6, config=rf.CP(max_rank=2)), torch.randn(2, 6), layout="small")
+
+
+@pytest.mark.parametrize("make", [lambda: nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)])
+def test_halves_stand_in_where_a_module_reads_the_weight(make):
+    """Attention takes the weight and bias of its output layer, and does not call it."""
+    torch.manual_seed(0)
+    model = rf.tensorize_(nn.TransformerEncoder(make(), 1, enable_nested_tensor=False), rf.CP(4)).eval()
+    x = torch.randn(2, 5, 64)
+    program = export_program(model, x, layout="halves")
+    torch.testing.assert_close(program.module()(x), model(x), rtol=1e-4, atol=1e-5)

@@ -161,3 +161,44 @@ def test_a_loop_that_never_calls_step_is_pointed_out_while_it_trains() -> None:
     with pytest.warns(UserWarning, match=r"called 50 times and ranks.step\(\) never since"):
         without_ranks_step(1)
     without_ranks_step(20)  # said once
+
+
+def test_the_kl_may_be_looked_at_after_backward() -> None:
+    model, optimizer, ranks = make()
+    for _ in range(2):
+        (nll(model) + ranks.kl()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        assert ranks.kl().item() >= 0.0
+        ranks.step()
+    ranks.kl()
+    with pytest.raises(RuntimeError, match="no backward"):
+        ranks.step()
+
+
+def test_an_optimizer_may_ask_for_the_loss_several_times() -> None:
+    model, _, _ = make()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4, line_search_fn="strong_wolfe")
+    ranks = rf.RankDetermination(model, optimizer, num_data=1000, total_steps=40, pruning=rf.Pruning(at=()))
+
+    def closure() -> torch.Tensor:
+        torch.manual_seed(0)
+        optimizer.zero_grad()
+        loss = nll(model) + ranks.kl()
+        loss.backward()
+        return loss
+
+    for _ in range(2):
+        optimizer.step(closure)
+        ranks.step()
+
+
+def test_after_a_fault_the_order_starts_anew() -> None:
+    model, optimizer, ranks = make()
+    (nll(model) + ranks.kl()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    ranks.restore()
+    (nll(model) + ranks.kl()).backward()
+    optimizer.step()
+    ranks.step()  # a step before restore() is none of this one's

@@ -146,3 +146,12 @@ def test_a_seed_must_be_a_number():
 def test_samples_must_make_sense(samples):
     with pytest.raises(ValueError, match=r"samples must be 0 .* or at least 2, got"):
         predict(network(), torch.ones(2, 8), samples=samples)
+
+
+def test_the_same_infinity_in_every_draw_is_its_own_mean():
+    masked = torch.tensor([0.0, float("-inf"), float("inf")])
+    draws = [torch.tensor([float(n), 0.0, 0.0]) + masked for n in range(4)]
+    mean, std = mean_and_std(iter(draws))
+    assert mean.tolist() == [1.5, float("-inf"), float("inf")]
+    assert std[0].item() == pytest.approx(torch.arange(4.0).std().item())
+    assert std[1:].tolist() == [0.0, 0.0]

@@ -595,3 +595,73 @@ def test_a_snapshot_taken_before_pruning_is_replaced() -> None:
     ranks.restore()
     assert tensors_of(model)["0.tensor"].format.ranks == (3,)
     assert torch.isfinite(model(torch.randn(2, 12))).all()
+
+
+@pytest.mark.parametrize("prior", [rf.LogUniform(), rf.HalfCauchy()], ids=lambda p: type(p).__name__)
+def test_states_are_loaded_into_what_was_made_before(prior: rf.LogUniform | rf.HalfCauchy) -> None:
+    """Model, optimizer, ranks, at ranks that the fresh model does not have; and η, which depends on the first draw."""
+    config = replace(CONFIG, prior=prior)
+    model, ranks = make(make_model(config), total_steps=20, pruning=rf.Pruning(at=(0.5, 1.0), patience=1))
+    for _ in range(12):
+        starve(model)
+        train_step(model, ranks)
+    assert ranks.history
+    parts = (model, ranks.optimizers[0], ranks)
+    states = copy.deepcopy([part.state_dict() for part in parts])
+    fresh, again = make(make_model(config), total_steps=20, pruning=rf.Pruning(at=(0.5, 1.0), patience=1))
+    for part, state in zip((fresh, again.optimizers[0], again), states, strict=True):
+        part.load_state_dict(state)
+    for each, its in ((model, ranks), (fresh, again)):
+        for step in range(8):
+            torch.manual_seed(step)
+            train_step(each, its)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, fresh.state_dict()[name]), name
+
+
+def test_the_state_to_return_to_is_the_simplified_one() -> None:
+    model, ranks = make(total_steps=20, check_every=100)
+    moments = [step for step in range(1, 21) if ranks.schedule.simplifies_at(step)]
+    assert moments
+    for _ in range(moments[0]):
+        train_step(model, ranks)
+    simplified = copy.deepcopy(model.state_dict())
+    train_step(model, ranks)
+    assert ranks.restore() == moments[0]
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, simplified[name]), name
+
+
+def test_models_that_share_an_optimizer_are_restored_one_by_one() -> None:
+    models = [make_model(), make_model()]
+    optimizer = torch.optim.Adam([group for model in models for group in rf.param_groups(model, lr=1e-2)])
+    both = [rf.RankDetermination(model, optimizer, num_data=1000, total_steps=20) for model in models]
+    x = torch.randn(64, 12)
+    (sum(model(x).square().mean() for model in models) + sum(ranks.kl() for ranks in both)).backward()
+    optimizer.step()
+    for model, ranks in zip(models, both, strict=True):
+        ranks.step()
+        starve(model)
+        assert ranks.prune() is not None  # the first one's snapshot has the second one's factors as they were
+    shapes = [[p.shape for p in model.parameters()] for model in models]
+    models[0][0].tensor.factors.mean[0].data.fill_(float("nan"))
+    for ranks in both:
+        ranks.restore()
+    assert shapes == [[p.shape for p in model.parameters()] for model in models]
+    assert all(torch.isfinite(p).all() for model in models for p in model.parameters())
+    for number, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
+        assert optimizer.state_dict()["state"][number]["exp_avg"].shape == parameter.shape
+
+
+def test_a_parameter_of_the_user_called_log_std_is_the_user_s() -> None:
+    class Policy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = rf.Linear(12, 5, config=CONFIG)
+            self.log_std = nn.Parameter(torch.zeros(5))
+
+    model = Policy()
+    groups = {group["name"]: group for group in rf.param_groups(model, weight_decay=0.1)}
+    assert any(p is model.log_std for p in groups["dense"]["params"])
+    assert not any(p is model.log_std for p in groups["log_std"]["params"])
+    rf.RankDetermination(model, torch.optim.AdamW(groups.values()), num_data=10, total_steps=10)

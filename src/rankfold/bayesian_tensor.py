@@ -62,7 +62,7 @@ class BayesianTensor(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        dtype = dtype or torch.get_default_dtype()
+        dtype, device = dtype or torch.get_default_dtype(), device or torch.get_default_device()
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             raise TypeError(f"dtype must be a floating-point one such as torch.float32, got {dtype!r}")
         if not isinstance(matrix, Tensor | None):
@@ -210,6 +210,11 @@ class BayesianTensor(nn.Module):
         if format is not None:
             self._resize(format)
         super()._load_from_state_dict(state_dict, prefix, *args)
+        count = self._counts()  # no state holds it, and to_empty() and assign=True leave it without values
+        if self.count.device == count.device and self.count.shape == count.shape:
+            self.count.copy_(count)  # where a captured graph finds it
+        else:
+            self.count = count
 
     def _format_of(self, state: dict[str, Tensor]) -> TensorFormat | None:
         """The format at the ranks of a stored state; ``None`` if the state does not fit together."""

@@ -34,7 +34,8 @@ class Weight(NamedTuple):
 
 def reparametrize(means: Sequence[Tensor], log_stds: Sequence[Tensor], noise: Tensor) -> list[Tensor]:
     """Samples ``u = μ + σ z`` for noise ``z`` of all arrays, end to end; differentiable in μ and log σ."""
-    if torch.compiler.is_compiling():  # the compiler fuses the plain formula by itself
+    # a compiler fuses the plain formula by itself, and torch.func can transform no other
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         parts = taken_apart(noise, log_stds)
         return alike([m + r.exp() * z for m, r, z in zip(means, log_stds, parts, strict=True)], means)
     samples: tuple[Tensor, ...] = _Reparametrize.apply(noise, *means, *log_stds)  # type: ignore[no-untyped-call]
@@ -53,6 +54,8 @@ def kl_divergence(
     depends on them: ``−Σ log N(μ | 0, v)`` without ½ log 2π.
     """
     priors = as_tensors(variances, means[0])
+    if torch._C._are_functorch_transforms_active():
+        return _plain_kl(means, list(log_stds), priors, weight)[0]
     nats: Tensor = _KLDivergence.apply(weight, len(means), len(log_stds), *means, *log_stds, *priors)  # type: ignore[no-untyped-call]
     return nats
 

@@ -7,7 +7,7 @@ parameters. As long as all is well a snapshot is kept, to which training can ret
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from itertools import chain
 from typing import Any, final
 
@@ -93,10 +93,13 @@ class Health:
             raise RuntimeError("there is no snapshot to return to; RankDetermination(snapshots=True) keeps them")
         for model, state in zip(self.models, self._model_states, strict=True):
             model.load_state_dict(state)
+        # ranks of another model may have been cut since: that is for its own restore()
+        cut = {id(parameter) for parameter, value in self._others if parameter.shape != value.shape}
         for parameter, value in self._others:
-            parameter.data.copy_(value)
+            if id(parameter) not in cut:
+                parameter.data.copy_(value)
         for optimizer, state in zip(self.optimizers, self._optimizer_states, strict=True):
-            optimizer.load_state_dict(_unhalved(state))
+            optimizer.load_state_dict(_except(cut, _unhalved(state), optimizer))
         self.fault.zero_()
         return self.last_good_step
 
@@ -132,6 +135,14 @@ def _unhalved(halved: dict[str, Any]) -> dict[str, Any]:
     for number, name in halved["moments"]:
         state["state"][number][name] = state["state"][number][name].float()
     return state
+
+
+def _except(parameters: Set[int], state: dict[str, Any], optimizer: Optimizer) -> dict[str, Any]:
+    """A state to load, with what ``optimizer`` has now of the parameters with these ids."""
+    now = optimizer.state_dict()["state"]
+    every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    kept = {number: now[number] for number, p in enumerate(every) if id(p) in parameters and number in now}
+    return {**state, "state": {**state["state"], **kept}}
 
 
 def not_finite(named: Iterable[tuple[str, Tensor]]) -> list[str]:

@@ -29,13 +29,15 @@ class StepOrder:
         self._kl_calls = 0
         self._open_kl = False  # kl() was called, and no backward() has come through it yet
         self._backwards = 0
+        self._in_closure = False  # an optimizer is at work, and backwards are its own
         self._weight: Tensor | float | None = None  # Σ ∂loss/∂kl of the first step, on the device
         self._weight_is_known = False
         self._optimizer_steps: dict[int, int] = {}
         self._stepped_too_early = False
         self._warned: set[str] = set()
-        for optimizer in optimizers:
-            unwrapped_optimizer(optimizer).register_step_post_hook(self._note_optimizer)
+        for optimizer in map(unwrapped_optimizer, optimizers):
+            optimizer.register_step_pre_hook(self._note_start)
+            optimizer.register_step_post_hook(self._note_optimizer)
 
     def watch(self, kl: Tensor) -> None:
         """Note a call of ``kl()``, and the backward that will come through its value."""
@@ -58,7 +60,7 @@ class StepOrder:
             raise RuntimeError(
                 "ranks.step() without ranks.kl(): add it to the loss, loss = nll + ranks.kl(), before every step"
             )
-        if self._open_kl:
+        if self._open_kl and self._backwards == 0:
             raise RuntimeError(
                 "ranks.step(), but no backward() has reached ranks.kl(): add it to the loss, loss = nll + ranks.kl(), "
                 "and keep the order loss.backward(); optimizer.step(); ranks.step()"
@@ -66,8 +68,13 @@ class StepOrder:
         self._check_optimizer_steps()
         self._check_weight()
         self._stepped_too_early = self._backwards > 0 and not self._optimizer_steps
+        self.start_anew()
+
+    def start_anew(self) -> None:
+        """A step is over, or never was."""
         self._optimizer_steps.clear()
         self._kl_calls = self._backwards = 0
+        self._open_kl = False
 
     # Events ---------------------------------------------------------------------------------------
 
@@ -75,12 +82,18 @@ class StepOrder:
         """A backward has come through the KL, whose gradient of the loss is this."""
         self._open_kl = False
         self._stepped_too_early = False
+        if self._in_closure and self._backwards:
+            return  # an optimizer that asks for the loss again, as LBFGS does
         self._backwards += 1
         if not self._weight_is_known:
             grad = grad.detach() if isinstance(grad, Tensor) else grad
             self._weight = grad if self._weight is None else self._weight + grad
 
+    def _note_start(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._in_closure = True
+
     def _note_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._in_closure = False
         # a GradScaler may skip this for good reasons, so its absence alone means nothing
         if self._stepped_too_early and self._backwards == 0:
             self._warn(

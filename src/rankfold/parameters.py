@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rankfold.health import check_finite
-from rankfold.posterior import FactorPosterior
+from rankfold.likelihood import GaussianLikelihood
+from rankfold.posterior import FactorPosterior, GaussianPosterior
 from rankfold.shapes import is_number
 from rankfold.wrapping import check_model, check_values
 
@@ -87,4 +88,6 @@ def add_gradients(parameters: Sequence[Tensor], gradients: Iterable[Tensor]) -> 
 
 def _log_std_parameters(model: nn.Module) -> list[nn.Parameter]:
     """Those of the posteriors, and of a likelihood with learned noise."""
-    return [p for name, p in model.named_parameters() if "log_std" in name.split(".")]
+    owners = [m for m in model.modules() if isinstance(m, GaussianPosterior | GaussianLikelihood)]
+    found = [p for m in owners for p in ((m.log_std,) if isinstance(m.log_std, nn.Parameter) else m.log_std)]
+    return list(dict.fromkeys(found))

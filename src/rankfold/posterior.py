@@ -73,7 +73,7 @@ class GaussianPosterior(FactorPosterior):
     def __init__(self, means: Iterable[Tensor], std: float) -> None:
         super().__init__()
         self.mean = nn.ParameterList(means)
-        log_std = torch.tensor(std).log().item()
+        log_std = torch.tensor(std, device="cpu").log().item()
         self.log_std = nn.ParameterList(
             torch.full_like(mean, log_std, dtype=at_least_float32(mean.dtype)) for mean in self.mean
         )

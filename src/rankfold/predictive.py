@@ -133,10 +133,15 @@ def mean_and_std(values: Iterator[Tensor]) -> tuple[Tensor, Tensor]:
     count = 1
     for count, value in enumerate(values, start=2):
         # m_n = m_{n−1} + (x − m_{n−1})/n,   S_n = S_{n−1} + (x − m_{n−1})(x − m_n)
-        delta = value - mean
+        delta = _difference(value, mean)
         mean += delta / count
-        squares += delta * (value - mean)
+        squares += delta * _difference(value, mean)
     return mean, (squares / (count - 1)).sqrt()
+
+
+def _difference(value: Tensor, mean: Tensor) -> Tensor:
+    """``x − m``, and 0 where both are the same infinity, as of a logit that is always masked."""
+    return torch.where(value == mean, torch.zeros_like(mean), value - mean)
 
 
 def _as_tensor(output: Any) -> Tensor:

@@ -22,6 +22,7 @@ from rankfold.health import Health
 from rankfold.order import StepOrder, check_mode, warn_past_the_end
 from rankfold.parameters import add_gradients, check_optimizers, check_scaler
 from rankfold.posterior import joint_kl, joint_kl_with_gradient, sum_of
+from rankfold.priors import HalfCauchy
 from rankfold.pruning.copies import copies_of, same_in_copies
 from rankfold.pruning.cutting import PruneResult, cut_dead_ranks, optimizers_of
 from rankfold.pruning.optimizer_state import check_kind, check_state
@@ -215,6 +216,7 @@ class RankDetermination:
         self.num_steps = self._health.restore()
         self._steps_on_device.fill_(self.num_steps)
         self._set_beta()
+        self._order.start_anew()
         self._forget()
         return self.num_steps
 
@@ -222,12 +224,15 @@ class RankDetermination:
 
     def state_dict(self) -> dict[str, Any]:
         """What it takes to go on later, besides the states of the model and the optimizer."""
-        return {"num_steps": self.num_steps, **self._watch.state()}
+        scales = {name: t.prior.eta for name, t in self.tensors.items() if isinstance(t.prior, HalfCauchy)}
+        return {"num_steps": self.num_steps, "eta": scales, **self._watch.state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state``; load the model's own state first, since ranks must match."""
-        check_saved(state, self.state_dict())
+        check_saved(state, self.state_dict(), self.tensors)
         self.num_steps = state["num_steps"]
+        for name, eta in state["eta"].items():
+            self.tensors[name].prior = HalfCauchy(eta)
         self._steps_on_device.fill_(self.num_steps)
         self._set_beta()
         self._forget()
@@ -262,6 +267,7 @@ class RankDetermination:
         }
         if changed:
             self._forget(only=changed)
+            self._health.take_snapshot(self.num_steps)
 
     def _cut(self, dead: Mapping[str, Sequence[Tensor]], rule: PruningRule | None) -> PruneResult | None:
         """Cut these ranks, in all processes alike."""

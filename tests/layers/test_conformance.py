@@ -347,3 +347,54 @@ def test_batches_of_similar_size_share_a_graph(name):
     for batch in (20, 21, 40, 64, 33):
         compiled(torch.randint(23, (batch,)) if name == "embedding" else torch.randn(batch, 14))
     assert backend.frame_count == 1
+
+
+@formats
+def test_torch_func_transforms_them(config):
+    """Gradients by torch.func are those of autograd, in training mode too, of the output and of the KL."""
+    torch.manual_seed(0)
+    layer, x = rf.Linear(20, 10, config=config, dtype=torch.float64), torch.randn(8, 20, dtype=torch.float64)
+    parameters = dict(layer.named_parameters())
+
+    def loss(parameters, x):
+        torch.manual_seed(1)
+        return functional_call(WithKL(layer), {f"layer.{k}": v for k, v in parameters.items()}, (x,))
+
+    found = torch.func.grad(loss)(parameters, x)
+    torch.manual_seed(1)
+    expected = torch.autograd.grad(WithKL(layer)(x), list(parameters.values()))
+    for name, gradient in zip(parameters, expected, strict=True):
+        torch.testing.assert_close(found[name], gradient)
+    each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0), randomness="same")(parameters, x[:, None])
+    assert all(gradient.shape == (8, *parameters[name].shape) for name, gradient in each.items())
+
+
+class WithKL(torch.nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(x).square().sum() + self.layer.tensor.kl()
+
+
+@formats
+def test_embeddings_can_be_mapped(config):
+    table = rf.Embedding(5000, 12, padding_idx=3, config=config, dtype=torch.float64).eval()
+    for size in (7, 1000):
+        index = torch.randint(5000, (6, size))
+        torch.testing.assert_close(torch.vmap(table)(index), table(index))
+    with pytest.raises(IndexError, match="index 5000 is out of range"):
+        torch.vmap(table)(torch.tensor([[0, 1], [5000, 2]]))
+
+
+@formats
+def test_layers_are_made_where_the_context_says(config):
+    with torch.device("meta"):
+        layers = [
+            rf.Linear(64, 32, config=config),
+            rf.Conv2d(8, 8, 3, config=config),
+            rf.Embedding(99, 8, config=config),
+        ]
+    for layer in layers:
+        assert all(tensor.is_meta for tensor in (*layer.parameters(), *layer.buffers()))

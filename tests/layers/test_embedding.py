@@ -223,3 +223,29 @@ def test_other_modes_are_refused(mode, reason):
 def test_a_dense_bag_of_maxima_is_refused():
     with pytest.raises(ValueError, match="mode='max' is not supported"):
         EmbeddingBag.from_dense(nn.EmbeddingBag(ROWS, WIDTH, mode="max"), rf.TTM(4))
+
+
+@pytest.mark.parametrize("config", [rf.Tucker(3), rf.TT(4), rf.TTM(4)], ids=lambda c: type(c).__name__)
+def test_a_second_derivative_is_right_or_an_error(config):
+    """Many rows go through operators that have no second derivative: better none than a wrong one."""
+    torch.manual_seed(0)
+    table = rf.Embedding(90_000, 16, config=config, dtype=torch.float64).eval()
+    factors = list(table.tensor.factors.mean)
+    for size in (50, 7000):
+        index = torch.randperm(90_000)[:size]
+        expected = second_derivative(table.tensor.matrix()[index], factors)
+        if size == 50:
+            for ours, dense in zip(second_derivative(table(index), factors), expected, strict=True):
+                torch.testing.assert_close(ours, dense)
+        else:
+            with pytest.raises(RuntimeError, match="differentiate twice"):
+                second_derivative(table(index), factors)
+
+
+def second_derivative(rows, factors):
+    """Of the squared gradient of a sum of cubes."""
+    first = torch.autograd.grad(rows.pow(3).sum(), factors, create_graph=True)
+    for factor in factors:
+        factor.grad = None
+    sum(g.pow(2).sum() for g in first).backward()
+    return [factor.grad for factor in factors]

@@ -279,3 +279,20 @@ def test_a_compiled_model_goes_on_after_pruning() -> None:
     cut_dead_ranks(layer, first_dead(layer))
     compiled(x).sum().backward()
     torch.testing.assert_close(compiled.eval()(x), layer.eval()(x))
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: type(c).__name__)
+def test_frozen_factors_are_cut_too(config: TensorConfig) -> None:
+    """A model for answers alone, and the usual averaged copy: neither needs gradients."""
+    layer = make_layer(config)
+    zero_out(layer)
+    average = copy.deepcopy(layer).requires_grad_(False)
+    before = layer.eval().tensor.matrix().detach()
+    assert cut_dead_ranks(layer, first_dead(layer), copies=[average]) is not None
+    frozen = make_layer(config).requires_grad_(False)
+    zero_out(frozen)
+    assert cut_dead_ranks(frozen, first_dead(frozen)) is not None
+    for each in (layer, average, frozen):
+        shapes = tuple(tuple(mean.shape) for mean in each.tensor.factors.mean)
+        assert shapes == each.tensor.format.factor_shapes
+    torch.testing.assert_close(average.eval().tensor.matrix(), before)

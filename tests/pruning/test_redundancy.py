@@ -241,3 +241,21 @@ def spread_three_directions_in_float32(tensor: BayesianTensor, n: int) -> None:
 def test_bad_moments_are_refused() -> None:
     with pytest.raises(ValueError, match=r"simplify_at must hold fractions of total_steps in \(0, 1\], got \(1.5,\)"):
         rf.Pruning(simplify_at=(1.5,))
+
+
+@pytest.mark.parametrize("config", [rf.CP(4), rf.Tucker(3), rf.TT(4), rf.TTM(4)], ids=lambda c: type(c).__name__)
+def test_a_weight_that_is_zero_is_left_alone(config: rf.TensorConfig) -> None:
+    """As of a layer that started so and has had no gradient yet."""
+    layer = rf.Linear.from_dense(zero_layer(), config, trained=True)
+    before = [mean.clone() for mean in layer.tensor.factors.mean]
+    simplify_(layer.tensor)
+    assert not layer.eval().tensor.matrix().any()
+    for mean, old in zip(layer.tensor.factors.mean, before, strict=True):
+        assert torch.isfinite(mean).all()
+        assert mean.shape == old.shape
+
+
+def zero_layer() -> torch.nn.Linear:
+    dense = torch.nn.Linear(12, 10)
+    torch.nn.init.zeros_(dense.weight)
+    return dense

@@ -390,3 +390,54 @@ def test_a_layer_with_a_forward_of_its_own_is_refused_by_name():
         tensorize_(model, CP(2), overrides={"0": CP(3)})
     tensorize_(model, CP(2))
     assert type(model[0]) is Own
+
+
+def test_what_else_a_layer_owns_is_not_lost():
+    def with_buffer(layer):
+        bias = layer.bias.detach()
+        del layer.bias
+        layer.register_buffer("bias", bias)
+
+    def with_child(layer):
+        layer.adapter = nn.Linear(2, 2)
+
+    def with_tensor(layer):
+        layer.scale = torch.ones(3)
+
+    for change, name in ((with_buffer, "bias"), (with_child, "adapter"), (with_tensor, "scale")):
+        model = nn.Sequential(nn.Linear(64, 64))
+        change(model[0])
+        with pytest.raises(ValueError, match=rf"it also holds {name}|its parameters are"):
+            tensorize_(model, TT(3), "0")
+        assert type(model[0]) is nn.Linear
+
+
+def test_layers_in_plain_containers_are_replaced_there_too():
+    class Listed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
+            self.listed, self.pair, self.named = [self.first, 3], (self.first, self.second), {"b": self.second}
+
+        def forward(self, x):
+            return self.named["b"](self.listed[0](x))
+
+    model = Listed()
+    kept = model.listed
+    tensorize_(model, TT(3))
+    assert model.listed is kept
+    assert model.listed == [model.first, 3]
+    assert model.pair == (model.first, model.second)
+    assert model.named["b"] is model.second
+    model(torch.randn(2, 64)).sum().backward()
+    assert all(p.grad is not None for p in model.first.tensor.factors.mean)
+    dense = to_dense(model)
+    assert dense.listed[0] is dense.first
+    assert type(dense.first) is nn.Linear
+
+
+def test_a_padding_row_that_is_not_zero_is_pointed_out():
+    table = nn.Embedding.from_pretrained(torch.randn(50, 16), freeze=False, padding_idx=7)
+    with pytest.warns(UserWarning, match=r"padding_idx becomes zero, which it is not yet, in 0"):
+        model = tensorize_(nn.Sequential(table), TT(3), "0", trained=True)
+    assert not model(torch.tensor([7])).any()

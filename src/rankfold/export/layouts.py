@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Literal, get_args
+from typing import Literal, cast, final, get_args
 
 from torch import Tensor, nn
 
@@ -63,7 +63,21 @@ def _two_layers(layer: Linear) -> nn.Module | None:
         return None
     if sum(half.numel() for half in halves) >= layer.in_features * layer.out_features:
         return layer.to_dense()
-    return nn.Sequential(_linear(halves[0], None), _linear(halves[1], bias))
+    return _Halves(_linear(halves[0], None), _linear(halves[1], bias))
+
+
+@final
+class _Halves(nn.Sequential):
+    """``x L R + b`` in two layers, for those who ask for weight and bias, such as attention, one."""
+
+    @property
+    def weight(self) -> Tensor:
+        first, second = (layer.get_parameter("weight") for layer in self)
+        return second @ first
+
+    @property
+    def bias(self) -> Tensor | None:
+        return cast(nn.Linear, self[1]).bias
 
 
 def _linear(matrix: Tensor, bias: Tensor | None) -> nn.Linear:

@@ -13,7 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -207,7 +207,8 @@ class TensorFormat(ABC):
         Args:
             equal_rows: make all rows of ``A`` equal: along an input mode every factor is its first slice, repeated.
         """
-        factors = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in self.factor_shapes]
+        exact: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
+        factors = [torch.randn(shape, generator=generator, **exact) for shape in self.factor_shapes]
         if equal_rows:
             factors = [
                 self._repeat_first(factor, letters) for factor, letters in zip(factors, self.subscripts, strict=True)

@@ -11,6 +11,7 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 Backward = Callable[..., tuple[Tensor, ...]]
 
@@ -67,5 +68,6 @@ class _Direct(torch.autograd.Function):
         return output
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         return None, *ctx.operator.differentiate(ctx, grad)

@@ -24,11 +24,13 @@ _BATCH = "B"
 
 
 def looks_for_repeats(index: Tensor) -> bool:
-    """Whether to compute the rows of repeated indices once: on a CPU, outside of compiled code.
+    """Whether to compute the rows of repeated indices once: on a CPU, outside of compiled code and ``torch.func``.
 
     How many distinct ones there are, an accelerator would have to wait for.
     """
-    return index.is_cpu and index.numel() > 0 and not torch.compiler.is_compiling()
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    return index.is_cpu and index.numel() > 0
 
 
 def pooled_rows(format: TensorFormat, factors: Factors, index: Tensor, pool: Callable[[Tensor], Tensor]) -> Tensor:

@@ -65,6 +65,8 @@ def check_index(index: Tensor, size: int) -> None:
     if torch.compiler.is_compiling() or not index.is_cpu:
         torch._assert_async(((index >= 0) & (index < size)).all(), f"an index is out of range: {valid}")
     elif index.numel() > 0:
+        while torch._C._functorch.is_functorch_wrapped_tensor(index):  # as vmap does it
+            index = torch._C._functorch.get_unwrapped(index)
         smallest, largest = (int(extreme) for extreme in index.aminmax())
         if smallest < 0 or largest >= size:
             raise IndexError(f"index {smallest if smallest < 0 else largest} is out of range: {valid}")

@@ -201,7 +201,9 @@ def _cut(tensor: BayesianTensor, keep: Sequence[Tensor], optimizers: Sequence[Op
 
 
 def _refuse_stale_gradients(parameter: nn.Parameter) -> None:
-    """Make the backward of a graph built before the cut fail with a clear message."""
+    """Make the backward of a graph built before the cut fail with a clear message; none reaches what is frozen."""
+    if not parameter.requires_grad:
+        return
     owner = weakref.ref(parameter)
 
     def check(grad: Tensor) -> None:

@@ -68,8 +68,8 @@ class RankWatch:
             self.averages[name].restore(average)
 
 
-def check_saved(state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Refuse a saved state that is not like ``own``: of the same tensors, at the same ranks."""
+def check_saved(state: Mapping[str, Any], own: Mapping[str, Any], tensors: Mapping[str, BayesianTensor]) -> None:
+    """Refuse a saved state that is not like ``own``, of the same ``tensors``, at the ranks that these have now."""
     if not isinstance(state, Mapping) or state.keys() != own.keys():
         found = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
         raise ValueError(f"expected what ranks.state_dict() returns, with {sorted(own)}, got {found}")
@@ -78,8 +78,8 @@ def check_saved(state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     strangers = sorted(state["streaks"].keys() ^ own["streaks"].keys())
     if strangers:
         raise ValueError(f"the saved state is of another model: {strangers[0]} is in only one of the two")
-    for name, groups in own["streaks"].items():
-        if list(map(len, state["streaks"][name])) != list(map(len, groups)):
+    for name in own["streaks"]:
+        if list(map(len, state["streaks"][name])) != list(tensors[name].format.ranks):
             raise ValueError(f"the saved state of {name} has other ranks than the model; load the model first")
 
 

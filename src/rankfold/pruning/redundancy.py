@@ -73,9 +73,11 @@ def _has_bases(group: RankGroup) -> bool:
 # A rank between two factors --------------------------------------------------------------------------
 
 
-def _singular_basis(tensor: BayesianTensor, group: RankGroup) -> list[Tensor]:
-    """``M`` and ``M⁻ᵀ`` for the two axes of the group."""
+def _singular_basis(tensor: BayesianTensor, group: RankGroup) -> list[Tensor] | None:
+    """``M`` and ``M⁻ᵀ`` for the two axes of the group; ``None`` of a weight that is zero, where all bases are alike."""
     means, variances = _moments(tensor)
+    if not all(bool(mean.any()) for mean in means):
+        return None
     sides = _sides(tensor.format, group)
     grams = []
     for (factor, axis), side in zip(group.axes, sides, strict=True):

@@ -194,7 +194,14 @@ def _unplain_parameters(layer: DenseLayer) -> str:
     expected = {name for m in layer.matrices for name in (m.weight, m.bias) if name is not None}
     if held != expected:
         return f"its parameters are {sorted(held)}, where a plain {layer.base.__name__} has {sorted(expected)}"
-    return ""
+    others = _other_belongings(layer.module)
+    return f"it also holds {', '.join(others)}, which would be lost; move that to another module" if others else ""
+
+
+def _other_belongings(module: nn.Module) -> list[str]:
+    """Buffers, modules and plain tensors; no layer that has a twin comes with any."""
+    owned = [name for group in (module._buffers, module._modules) for name, part in group.items() if part is not None]
+    return owned + [name for name, value in vars(module).items() if isinstance(value, torch.Tensor)]
 
 
 def _unsupported_option(module: nn.Module) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -17,7 +18,8 @@ from rankfold.surgery.decisions import Decision, decide
 from rankfold.surgery.dense_layers import SUPPORTED, tensorized_names
 from rankfold.surgery.materialize import stand_ins, take_over_
 from rankfold.surgery.selection import LayerFilter, Overrides
-from rankfold.surgery.tying import declare_ties, holders
+from rankfold.surgery.swapping import carry_hooks, repoint, swap
+from rankfold.surgery.tying import declare_ties
 from rankfold.wrapping import check_model
 
 Progress = Callable[[str, int, int], None]
@@ -75,8 +77,8 @@ def tensorize_(
     twins = _build_twins(chosen, trained, target, progress)
     # Nothing was changed so far, and from here on nothing can fail.
     biases = _share_biases(twins)
-    _swap(model, twins)
-    _repoint(model, biases)
+    swap(model, twins)
+    repoint(model, biases)
     declare_ties(model)
     for module, stand_in in rest.items():
         take_over_(module, stand_in)
@@ -102,8 +104,8 @@ def to_dense(model: nn.Module) -> nn.Module:
         return pairs[0][1]
     _tie_weights(pairs)
     biases = _tie_biases(pairs)
-    _swap(copied, dict(pairs))
-    _repoint(copied, biases)
+    swap(copied, dict(pairs))
+    repoint(copied, biases)
     declare_ties(copied)
     return copied
 
@@ -150,6 +152,21 @@ def _check_values(chosen: Sequence[Decision]) -> None:
     for decision in chosen:
         if not all(bool(p.isfinite().all()) for p in decision.layer.module.parameters()):
             raise ValueError(f"trained=True needs finite weights, but {decision.layer.name} holds NaN or infinity")
+    padded = [d.layer.name for d in chosen if _pads_with_more_than_zero(d)]
+    if padded:
+        warnings.warn(
+            f"the row at padding_idx becomes zero, which it is not yet, in {', '.join(padded)}; to keep it, set "
+            f"padding_idx=None before",
+            stacklevel=3,
+        )
+
+
+def _pads_with_more_than_zero(decision: Decision) -> bool:
+    module = decision.layer.module
+    if not isinstance(module, nn.Embedding) or module.padding_idx is None:
+        return False  # bags never look at that row
+    keeps = decision.tie is not None and decision.tie.frees_padding(decision.layer)
+    return not keeps and bool(module.weight[module.padding_idx].any())
 
 
 def _build_twins(
@@ -182,7 +199,7 @@ def _twin(
     twin.train(layer.module.training)
     for name, part in _parts(twin).items():
         part.requires_grad_(layer.module.get_parameter(name).requires_grad)
-    _carry_hooks(layer.module, twin)
+    carry_hooks(layer.module, twin)
     return twin
 
 
@@ -203,7 +220,7 @@ def _plain_layer(layer: DenseTwin) -> nn.Module:
     dense.train(layer.training)
     for name, part in _parts(layer).items():
         dense.get_parameter(name).requires_grad_(any(p.requires_grad for p in part.parameters()))
-    _carry_hooks(layer, dense)
+    carry_hooks(layer, dense)
     return dense
 
 
@@ -253,31 +270,3 @@ def _share_biases(twins: Mapping[nn.Module, DenseTwin]) -> dict[nn.Parameter, nn
             elif isinstance(twin, TensorizedLayer):
                 twin.bias_vector = common
     return {bias: vector.entries.mean[0] for bias, vector in shared.items()}
-
-
-def _repoint(model: nn.Module, renewed: Mapping[nn.Parameter, nn.Parameter]) -> None:
-    """Let every other module that holds one of the parameters hold the new one."""
-    for parameter, places in holders(model).items():
-        if parameter in renewed:
-            for module, name in places:
-                setattr(module, name, renewed[parameter])
-
-
-def _swap(model: nn.Module, new: Mapping[nn.Module, nn.Module]) -> None:
-    """Put the new modules wherever the old ones are used."""
-    for parent in list(model.modules()):
-        for name, child in parent._modules.items():
-            if child is not None and child in new:
-                parent._modules[name] = new[child]
-
-
-def _carry_hooks(source: nn.Module, target: nn.Module) -> None:
-    """Let ``target`` run the hooks of ``source``; it shares the dicts, so that their handles still remove them."""
-    target._forward_hooks = source._forward_hooks
-    target._forward_hooks_with_kwargs = source._forward_hooks_with_kwargs
-    target._forward_hooks_always_called = source._forward_hooks_always_called
-    target._forward_pre_hooks = source._forward_pre_hooks
-    target._forward_pre_hooks_with_kwargs = source._forward_pre_hooks_with_kwargs
-    target._backward_hooks = source._backward_hooks
-    target._backward_pre_hooks = source._backward_pre_hooks
-    target._is_full_backward_hook = source._is_full_backward_hook
