@@ -73,7 +73,7 @@ def stages(format: TensorFormat) -> Stages | None:
     if set(inward) & set(outward) or position not in "".join(terms[n] for n in middle):
         return None
     r, s = _shared_ranks(terms, inward), _shared_ranks(terms, outward)
-    size = dict(zip("".join(terms), (n for shape in format.factor_shapes for n in shape), strict=True))
+    size = format.letter_sizes
     ranks_in, ranks_out = math.prod(size[c] for c in r), math.prod(size[c] for c in s)
     separate = r == s
     return Stages(

@@ -32,7 +32,6 @@ NUM_CLASSES = 10
 CHANNELS, SIDE = 3, 32
 ARCHIVE = "cifar-10-binary.tar.gz"
 LABELS = "labels.npz"
-CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 Bytes = NDArray[np.uint8]
 _RECORD = 1 + CHANNELS * SIDE * SIDE

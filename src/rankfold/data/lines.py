@@ -32,7 +32,7 @@ class Lines:
 
 def read_lines(path: Path) -> Lines:
     """The lines of a UTF-8 file: all of them with a label, or none."""
-    rows = [(n, line) for n, line in enumerate(_decoded(path).split("\n"), start=1) if line.strip()]
+    rows = [(n, line) for n, line in enumerate(_read(path).split("\n"), start=1) if line.strip()]
     if not rows:
         raise MissingData(f"{path} has no lines; each must be a label, a tab and a text")
     split = [(n, *line.rstrip("\r").partition("\t")) for n, line in rows]
@@ -51,11 +51,16 @@ def read_lines(path: Path) -> Lines:
     )
 
 
-def _decoded(path: Path) -> str:
+def _read(path: Path) -> str:
     try:
         content = path.read_bytes()
     except OSError as error:
         raise MissingData(f"{path} cannot be read ({error.strerror}); name a file that exists") from error
+    return decoded(content, path)
+
+
+def decoded(content: bytes, path: Path) -> str:
+    """The text of a file; where it is none, the error says in which line."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

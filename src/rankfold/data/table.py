@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankfold.data.errors import DamagedData, MissingData
+from rankfold.data.lines import decoded
 
 FIRST_ROW = 2
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
@@ -170,12 +171,7 @@ def _rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _decoded(path: Path) -> str:
-    content = path.read_bytes()
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise DamagedData(f"{path}, line {line} is not UTF-8 ({error.reason}); save the file as UTF-8") from error
+    text = decoded(path.read_bytes(), path)
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise DamagedData(f"{path}, line {line} holds a zero byte, so this is no text; save the file as UTF-8")

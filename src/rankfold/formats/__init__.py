@@ -8,4 +8,16 @@ from rankfold.formats.tucker import Tucker
 
 FORMATS: tuple[type[TensorFormat], ...] = (CP, Tucker, TensorTrain, TensorTrainMatrix)
 
-__all__ = ["CP", "FORMATS", "Factors", "RankGroup", "TensorFormat", "TensorTrain", "TensorTrainMatrix", "Tucker"]
+BY_NAME = {kind.name: kind for kind in FORMATS}
+
+__all__ = [
+    "BY_NAME",
+    "CP",
+    "FORMATS",
+    "Factors",
+    "RankGroup",
+    "TensorFormat",
+    "TensorTrain",
+    "TensorTrainMatrix",
+    "Tucker",
+]

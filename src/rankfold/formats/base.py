@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rankfold.contraction import contract, contract_rows, rebuilding_is_cheaper
+from rankfold.contraction_order import BATCH
 from rankfold.formats.blockwise import Pairs, blockwise_tt_svd
 from rankfold.pairwise import with_first
 from rankfold.shapes import Folding, is_positive_integer
@@ -31,7 +32,6 @@ INPUT = "abcdefgh"
 OUTPUT = "ijklmnop"
 RANK = "qrstuvwxyzZYXWVUT"
 OTHER_RANK = "ACDEFGHIJKLMNOPQR"  # the second set of factors of an inner product
-_BATCH = "B"
 MAX_MODES = len(INPUT)
 # Matrices of more entries, 1 GB in float64, are decomposed block by block where the format can.
 LARGEST_COPY = 1 << 27
@@ -129,6 +129,22 @@ class TensorFormat(ABC):
         """Index letters of the output modes."""
         return OUTPUT[: len(self.outputs.dims)]
 
+    @property
+    def modes(self) -> str:
+        """Index letters of all modes, the inputs' first."""
+        return self.input_letters + self.output_letters
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Sizes of all modes, in that order."""
+        return self.inputs.dims + self.outputs.dims
+
+    @property
+    def letter_sizes(self) -> dict[str, int]:
+        """The size of every index letter, of modes and ranks."""
+        pairs = zip(self.subscripts, self.factor_shapes, strict=True)
+        return {letter: n for term, shape in pairs for letter, n in zip(term, shape, strict=True)}
+
     def reconstruct(self, factors: Factors) -> Tensor:
         """The matrix ``A`` (I, J), padding cut away."""
         tensor = contract(self.rebuild_equation, *factors)
@@ -145,7 +161,7 @@ class TensorFormat(ABC):
             raise ValueError(f"{self.name} expects a batch of shape (B, {source.size}), got {tuple(x.shape)}")
         letters = (self.output_letters, self.input_letters)
         first, last = letters if transposed else letters[::-1]
-        equation = f"{_BATCH}{first},{','.join(self.subscripts)}->{_BATCH}{last}"
+        equation = f"{BATCH}{first},{','.join(self.subscripts)}->{BATCH}{last}"
         if rebuilding_is_cheaper(equation, self.factor_shapes, self.rebuild_equation, x.shape[0]):
             matrix = self.reconstruct(factors)
             matrix = matrix.T if transposed else matrix
@@ -165,8 +181,8 @@ class TensorFormat(ABC):
             else:
                 tables.append(with_first(term.index(letter), factor).contiguous())
                 indices.append(parts[letter])
-                row_terms.append(_BATCH + term.replace(letter, ""))
-        equation = f"{','.join(row_terms + shared_terms)}->{_BATCH}{self.output_letters}"
+                row_terms.append(BATCH + term.replace(letter, ""))
+        equation = f"{','.join(row_terms + shared_terms)}->{BATCH}{self.output_letters}"
         rows = contract_rows(equation, tables, indices, shared)
         return self.outputs.unfold(rows)
 
@@ -238,7 +254,7 @@ class TensorFormat(ABC):
             return [factor.to(matrix.dtype) for factor in _balance(shaped)]
         below, right = self.inputs.padded_size - expected[0], self.outputs.padded_size - expected[1]
         padded = F.pad(matrix.detach().double(), (0, right, 0, below))
-        factors = _balance(self._decompose(padded.reshape(*self.inputs.dims, *self.outputs.dims)))
+        factors = _balance(self._decompose(padded.reshape(self.dims)))
         return [factor.to(matrix.dtype) for factor in factors]
 
     def with_ranks(self, ranks: Sequence[int]) -> Self:

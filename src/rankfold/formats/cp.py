@@ -5,7 +5,7 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
-from rankfold.formats.base import INPUT, OUTPUT, RANK, RankGroup, TensorFormat
+from rankfold.formats.base import RANK, RankGroup, TensorFormat
 from rankfold.formats.decompositions import cp_als
 from rankfold.shapes import Folding
 
@@ -22,27 +22,22 @@ class CP(TensorFormat):
         return 1
 
     @property
-    def _dims(self) -> tuple[int, ...]:
-        return self.inputs.dims + self.outputs.dims
-
-    @property
     def factor_shapes(self) -> tuple[tuple[int, ...], ...]:
-        return tuple((n, self.ranks[0]) for n in self._dims)
+        return tuple((n, self.ranks[0]) for n in self.dims)
 
     @property
     def subscripts(self) -> tuple[str, ...]:
-        modes = INPUT[: len(self.inputs.dims)] + OUTPUT[: len(self.outputs.dims)]
-        return tuple(mode + RANK[0] for mode in modes)
+        return tuple(mode + RANK[0] for mode in self.modes)
 
     @property
     def rank_groups(self) -> tuple[RankGroup, ...]:
-        axes = tuple((n, 1) for n in range(len(self._dims)))
+        axes = tuple((n, 1) for n in range(len(self.dims)))
         return (RankGroup(self.ranks[0], axes, governed=axes),)
 
     @property
     def useful_ranks(self) -> tuple[int, ...]:
         size = self.inputs.padded_size * self.outputs.padded_size
-        return (size // max(self._dims),)
+        return (size // max(self.dims),)
 
     def _decompose(self, tensor: Tensor) -> list[Tensor]:
         return cp_als(tensor, self.ranks[0])

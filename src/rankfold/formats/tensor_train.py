@@ -6,7 +6,7 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
-from rankfold.formats.base import INPUT, OUTPUT, RANK, RankGroup, TensorFormat
+from rankfold.formats.base import RANK, RankGroup, TensorFormat
 from rankfold.formats.blockwise import Pairs
 from rankfold.formats.decompositions import tt_svd
 from rankfold.shapes import Folding
@@ -24,18 +24,13 @@ class TensorTrain(TensorFormat):
         return len(inputs.dims) + len(outputs.dims) - 1
 
     @property
-    def _dims(self) -> tuple[int, ...]:
-        return self.inputs.dims + self.outputs.dims
-
-    @property
     def factor_shapes(self) -> tuple[tuple[int, ...], ...]:
         bonds = (1, *self.ranks, 1)
-        return tuple(zip(bonds[:-1], self._dims, bonds[1:], strict=True))
+        return tuple(zip(bonds[:-1], self.dims, bonds[1:], strict=True))
 
     @property
     def subscripts(self) -> tuple[str, ...]:
-        modes = INPUT[: len(self.inputs.dims)] + OUTPUT[: len(self.outputs.dims)]
-        return tuple(RANK[n] + mode + RANK[n + 1] for n, mode in enumerate(modes))
+        return tuple(RANK[n] + mode + RANK[n + 1] for n, mode in enumerate(self.modes))
 
     @property
     def rank_groups(self) -> tuple[RankGroup, ...]:
@@ -43,7 +38,7 @@ class TensorTrain(TensorFormat):
 
     @property
     def useful_ranks(self) -> tuple[int, ...]:
-        return train_useful_ranks(self._dims)
+        return train_useful_ranks(self.dims)
 
     @property
     def train_pairs(self) -> Pairs | None:

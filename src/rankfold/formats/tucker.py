@@ -6,7 +6,7 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
-from rankfold.formats.base import INPUT, OUTPUT, RANK, RankGroup, TensorFormat
+from rankfold.formats.base import RANK, RankGroup, TensorFormat
 from rankfold.formats.decompositions import hooi
 from rankfold.shapes import Folding
 
@@ -27,28 +27,23 @@ class Tucker(TensorFormat):
         return len(inputs.dims) + len(outputs.dims)
 
     @property
-    def _dims(self) -> tuple[int, ...]:
-        return self.inputs.dims + self.outputs.dims
-
-    @property
     def factor_shapes(self) -> tuple[tuple[int, ...], ...]:
-        return (*zip(self._dims, self.ranks, strict=True), self.ranks)
+        return (*zip(self.dims, self.ranks, strict=True), self.ranks)
 
     @property
     def subscripts(self) -> tuple[str, ...]:
-        modes = INPUT[: len(self.inputs.dims)] + OUTPUT[: len(self.outputs.dims)]
-        ranks = RANK[: len(modes)]
-        return (*(mode + rank for mode, rank in zip(modes, ranks, strict=True)), ranks)
+        ranks = RANK[: len(self.modes)]
+        return (*(mode + rank for mode, rank in zip(self.modes, ranks, strict=True)), ranks)
 
     @property
     def rank_groups(self) -> tuple[RankGroup, ...]:
-        core = len(self._dims)
+        core = len(self.dims)
         return tuple(RankGroup(size, axes=((n, 1), (core, n)), governed=((n, 1),)) for n, size in enumerate(self.ranks))
 
     @property
     def useful_ranks(self) -> tuple[int, ...]:
-        size = math.prod(self._dims)
-        return tuple(min(n, size // n) for n in self._dims)
+        size = math.prod(self.dims)
+        return tuple(min(n, size // n) for n in self.dims)
 
     def _decompose(self, tensor: Tensor) -> list[Tensor]:
         return hooi(tensor, self.ranks)

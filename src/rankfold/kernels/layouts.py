@@ -61,15 +61,9 @@ class Layout(NamedTuple):
     weight: Table | None
 
 
-def letter_sizes(format: TensorFormat) -> dict[str, int]:
-    """The size of every index letter of a format."""
-    pairs = zip(format.subscripts, format.factor_shapes, strict=True)
-    return {c: n for term, shape in pairs for c, n in zip(term, shape, strict=True)}
-
-
 def cheapest(format: TensorFormat, batch: int) -> Layout | None:
     """The layout that costs least for ``batch`` rows, or ``None`` if there is none of acceptable size."""
-    size = letter_sizes(format)
+    size = format.letter_sizes
     cost = _product_cost if isinstance(format, CP) else _chain_cost
     acceptable = [layout for layout in layouts(format) if _acceptable(layout, size)]
     return min(acceptable, key=lambda layout: cost(layout, size, batch), default=None)

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 from rankfold.contraction import constant, contract
-from rankfold.formats import CP, TensorFormat, TensorTrain, TensorTrainMatrix, Tucker
-from rankfold.kernels.layouts import Layout, Table, cheapest, letter_sizes, shape_of
+from rankfold.formats import BY_NAME, CP, TensorFormat
+from rankfold.kernels.layouts import Layout, Table, cheapest, shape_of
 from rankfold.kernels.tiles import Sizes
 from rankfold.shapes import Folding
 
@@ -61,8 +61,7 @@ def best_program(
     name: str, inputs: tuple[int, ...], outputs: tuple[int, ...], ranks: tuple[int, ...], batch: int
 ) -> Program | None:
     """The program of the cheapest layout for ``batch`` rows, or ``None`` if there is none of acceptable size."""
-    kind = {kind.name: kind for kind in (CP, Tucker, TensorTrain, TensorTrainMatrix)}[name]
-    format = kind(Folding(math.prod(inputs), inputs), Folding(math.prod(outputs), outputs), ranks)
+    format = BY_NAME[name](Folding(math.prod(inputs), inputs), Folding(math.prod(outputs), outputs), ranks)
     best = cheapest(format, batch)
     return None if best is None else program(best, format)
 
@@ -80,7 +79,7 @@ def program(layout: Layout, format: TensorFormat) -> Program:
 
 
 def _recipe(table: Table, format: TensorFormat) -> Recipe:
-    terms, size = [format.subscripts[n] for n in table.factors], letter_sizes(format)
+    terms, size = [format.subscripts[n] for n in table.factors], format.letter_sizes
     letters, shape = "".join(table.axes), shape_of(table, size)
     equation = f"{','.join(terms)}->{letters}"
     if len(terms) > 1:

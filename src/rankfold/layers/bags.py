@@ -17,10 +17,9 @@ from torch import Tensor
 
 from rankfold import kernels
 from rankfold.contraction import contract, contract_rows
+from rankfold.contraction_order import BATCH
 from rankfold.formats import Factors, TensorFormat
 from rankfold.pairwise import with_first
-
-_BATCH = "B"
 
 
 def looks_for_repeats(index: Tensor) -> bool:
@@ -48,20 +47,20 @@ def _pooled_one_by_one(
     own, core, late = split(format)
     parts = dict(zip(format.input_letters, format.inputs.unravel(index), strict=True))
     modes = [next(c for c in format.subscripts[n] if c in parts) for n in own]
-    early = [_BATCH + format.subscripts[n].replace(c, "") for n, c in zip(own, modes, strict=True)]
+    early = [BATCH + format.subscripts[n].replace(c, "") for n, c in zip(own, modes, strict=True)]
     early += [format.subscripts[n] for n in core]
     wanted = set(format.output_letters).union(*(format.subscripts[n] for n in late))
     kept = "".join(dict.fromkeys(c for term in early for c in term if c in wanted))
     tables = [with_first(format.subscripts[n].index(c), factors[n]) for n, c in zip(own, modes, strict=True)]
     rows = contract_rows(
-        f"{','.join(early)}->{_BATCH}{kept}",
+        f"{','.join(early)}->{BATCH}{kept}",
         [table.contiguous() for table in tables],
         [parts[c] for c in modes],
         [factors[n] for n in core],
     )  # (N, …)
     pooled = pool(rows.flatten(1)).unflatten(1, rows.shape[1:])  # (B, …)
-    terms = [_BATCH + kept, *(format.subscripts[n] for n in late)]
-    bags = contract(f"{','.join(terms)}->{_BATCH}{format.output_letters}", pooled, *(factors[n] for n in late))
+    terms = [BATCH + kept, *(format.subscripts[n] for n in late)]
+    bags = contract(f"{','.join(terms)}->{BATCH}{format.output_letters}", pooled, *(factors[n] for n in late))
     return format.outputs.unfold(bags)
 
 

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
 from rankfold.data.criteo import KAGGLE_SIZES, NUM_NUMBERS
+from rankfold.models.mlp import hidden_layers
 from rankfold.shapes import is_positive_integer
 
 _STARTS_AT_ZERO = 1_000_000
@@ -69,9 +69,9 @@ class DLRM(nn.Module):
     ) -> None:
         super().__init__()
         num_vectors = len(sizes) + 1
-        self.bottom = nn.Sequential(*_layers((num_numbers, *bottom, dim)), nn.ReLU())
+        self.bottom = nn.Sequential(*hidden_layers(num_numbers, bottom, dim), nn.ReLU())
         self.tables = nn.ModuleList(Table(size, dim) for size in sizes)
-        self.top = nn.Sequential(*_layers((dim + num_vectors * (num_vectors - 1) // 2, *top, 1)))
+        self.top = hidden_layers(dim + num_vectors * (num_vectors - 1) // 2, top, 1)
 
     def forward(self, numbers: Tensor, categories: Tensor) -> Tensor:
         if numbers.shape[0] != categories.shape[0] or categories.shape[1:] != (len(self.tables),):
@@ -104,11 +104,3 @@ def tables_from(min_rows: int) -> LayerFilter:
     if not is_positive_integer(min_rows):
         raise ValueError(f"min_rows must be a positive integer, got {min_rows!r}")
     return lambda module, name: isinstance(module, nn.Embedding) and module.num_embeddings >= min_rows
-
-
-def _layers(widths: Sequence[int]) -> list[nn.Module]:
-    """Linear layers of these widths with a ReLU between each two."""
-    layers: list[nn.Module] = []
-    for inputs, outputs in pairwise(widths):
-        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-    return layers[:-1]

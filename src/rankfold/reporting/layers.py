@@ -10,13 +10,11 @@ from typing import Any, final
 import torch
 
 from rankfold.accounting import Accounting, accounting
-from rankfold.formats import CP, TensorFormat, TensorTrain, TensorTrainMatrix, Tucker
+from rankfold.formats import BY_NAME, TensorFormat
 from rankfold.manifest import StoredTensor
 from rankfold.reporting.run import Run
 from rankfold.reporting.saved import SavedModel
 from rankfold.shapes import Folding
-
-_FORMATS: dict[str, type[TensorFormat]] = {kind.name: kind for kind in (CP, Tucker, TensorTrain, TensorTrainMatrix)}
 
 
 @final
@@ -156,7 +154,7 @@ def _account(run: Run, ranks: Mapping[str, Sequence[int]]) -> Accounting | None:
 def _folded(format: str, in_dims: Sequence[int], out_dims: Sequence[int], ranks: Sequence[int]) -> TensorFormat:
     """The format at these ranks, which knows how many factors there are and how large."""
     inputs, outputs = (Folding(math.prod(dims), tuple(dims)) for dims in (in_dims, out_dims))
-    return _FORMATS[format](inputs, outputs, tuple(ranks))
+    return BY_NAME[format](inputs, outputs, tuple(ranks))
 
 
 def _lists(ranks: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
