@@ -164,6 +164,66 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(lightning, tmp_path):
         torch.testing.assert_close(resumed.state_dict()[name], value, rtol=0, atol=0, msg=name)
 
 
+def assert_complete(ranks: rf.RankDetermination, num_steps: int) -> None:
+    assert ranks.num_steps == ranks.schedule.total_steps == num_steps
+    assert float(ranks.beta) == pytest.approx(0.5 * KL_WEIGHT), "the last value of β"
+
+
+each_accumulation = pytest.mark.parametrize("accumulate", [1, 2])
+
+
+@each_accumulation
+def test_a_second_fit_finds_ranks_over_the_steps_that_are_left(lightning, tmp_path, accumulate):
+    from rankfold.integrations.lightning import RankDeterminationCallback
+
+    module, callback = make_module(lightning), RankDeterminationCallback(kl_weight=KL_WEIGHT)
+    trainer = fit(lightning, module, callback, tmp_path, max_epochs=3, accumulate_grad_batches=accumulate)
+    assert_complete(callback.ranks, 18 // accumulate)
+    trainer.fit_loop.max_epochs = 5
+    trainer.fit(module, DataLoader(data(), BATCH))
+    assert trainer.global_step == 30 // accumulate
+    assert_complete(callback.ranks, 12 // accumulate)
+
+
+@each_accumulation
+def test_a_checkpoint_of_a_training_without_the_callback_may_come_first(lightning, tmp_path, accumulate):
+    from rankfold.integrations.lightning import RankDeterminationCallback
+
+    first = make_trainer(lightning, [], tmp_path, max_epochs=1, accumulate_grad_batches=accumulate)
+    first.fit(make_module(lightning), DataLoader(data(), BATCH))
+    first.save_checkpoint(tmp_path / "first.ckpt")
+    callback, options = RankDeterminationCallback(kl_weight=KL_WEIGHT), {"accumulate_grad_batches": accumulate}
+    fit(lightning, make_module(lightning), callback, tmp_path, tmp_path / "first.ckpt", max_epochs=3, **options)
+    assert_complete(callback.ranks, 12 // accumulate)
+
+
+@each_accumulation
+def test_a_resumed_second_fit_ends_as_an_uninterrupted_one(lightning, tmp_path, accumulate):
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    from rankfold.integrations.lightning import RankDeterminationCallback
+
+    def trainer_with(callback, max_epochs):
+        keep = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=24 // accumulate, save_top_k=-1)
+        options = {"enable_checkpointing": True, "accumulate_grad_batches": accumulate, "max_epochs": max_epochs}
+        trainer = make_trainer(lightning, [keep, callback], tmp_path, **options)
+        add_seeds(lightning, trainer)
+        return trainer
+
+    module, callback = make_module(lightning), RankDeterminationCallback(kl_weight=KL_WEIGHT)
+    trainer = trainer_with(callback, max_epochs=3)
+    trainer.fit(module, DataLoader(data(), BATCH))
+    trainer.fit_loop.max_epochs = 5
+    trainer.fit(module, DataLoader(data(), BATCH))
+
+    resumed, again = make_module(lightning), RankDeterminationCallback(kl_weight=KL_WEIGHT)
+    checkpoint = tmp_path / f"step={24 // accumulate}.ckpt"
+    trainer_with(again, max_epochs=5).fit(resumed, DataLoader(data(), BATCH), ckpt_path=checkpoint)
+    assert_complete(again.ranks, 12 // accumulate)
+    for name, value in module.state_dict().items():
+        torch.testing.assert_close(resumed.state_dict()[name], value, rtol=0, atol=0, msg=name)
+
+
 def add_seeds(lightning, trainer) -> None:
     class Seeds(lightning.Callback):
         def on_train_batch_start(self, trainer, module, batch, index):

@@ -75,6 +75,7 @@ class RankDeterminationCallback(_Callback):  # type: ignore[misc, valid-type]  #
         self.ranks: RankDetermination | None = None
         self._settings = Settings(num_data, total_steps, options)
         self._saved: dict[str, Any] | None = None
+        self._steps_before = 0  # those that the trainer had taken when ranks began to be found
 
     # When training begins -------------------------------------------------------------------------
 
@@ -85,7 +86,10 @@ class RankDeterminationCallback(_Callback):  # type: ignore[misc, valid-type]  #
                 "optimizer.step(), ranks.step() after it; RankDeterminationCallback serves automatic optimization"
             )
         data = size_of(getattr(trainer.train_dataloader, "dataset", None))
-        self.ranks = self._settings.make(pl_module, trainer.optimizers, data, trainer.estimated_stepping_batches)
+        # the trainer counts the steps of earlier calls of fit() and of checkpoints without this callback, too
+        self._steps_before = trainer.global_step - (0 if self._saved is None else self._saved["num_steps"])
+        total_steps = trainer.estimated_stepping_batches - self._steps_before
+        self.ranks = self._settings.make(pl_module, trainer.optimizers, data, total_steps)
         if self._saved is not None:
             self.ranks.load_state_dict(self._saved)
             self._saved = None
@@ -98,7 +102,7 @@ class RankDeterminationCallback(_Callback):  # type: ignore[misc, valid-type]  #
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         ranks = self._running()
-        if trainer.global_step == ranks.num_steps:
+        if trainer.global_step - self._steps_before == ranks.num_steps:
             return  # gradients are still being accumulated
         if ranks.step() is not None and isinstance(trainer.strategy.model, torch.nn.Module):
             rewrap(trainer.strategy.model)
