@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import rankfold as rf
@@ -267,6 +268,60 @@ def test_mistakes_are_named(lightning, tmp_path):
     module.automatic_optimization = False
     with pytest.raises(RuntimeError, match="with manual optimization call the two half steps yourself"):
         fit(lightning, module, RankDeterminationCallback(), tmp_path)
+
+
+def averaging(lightning, name: str) -> object:
+    make = getattr(lightning.pytorch.callbacks, name)
+    return make(1e-2) if name == "StochasticWeightAveraging" else make()
+
+
+each_average = pytest.mark.parametrize("name", ["StochasticWeightAveraging", "WeightAveraging", "EMAWeightAveraging"])
+
+
+@each_average
+@pytest.mark.parametrize("pruning", [{}, {"at": (1.0,), "simplify_at": ()}, {"at": ()}], ids=str)
+def test_averages_that_cannot_follow_a_cut_are_refused(lightning, tmp_path, name, pruning):
+    from rankfold.integrations.lightning import RankDeterminationCallback
+
+    callback = RankDeterminationCallback(pruning=rf.Pruning(**pruning))
+    trainer = make_trainer(lightning, [callback, averaging(lightning, name)], tmp_path)
+    with pytest.raises(
+        ValueError, match=rf"(?s)^{name} averages a copy .*copies=.*Pruning\(at=\(\), simplify_at=\(\)\)"
+    ):
+        trainer.fit(make_module(lightning), DataLoader(data(), BATCH))
+
+
+@each_average
+def test_averages_work_where_nothing_is_cut_before_the_end(lightning, tmp_path, name):
+    from rankfold.integrations.lightning import RankDeterminationCallback
+
+    pruning = rf.Pruning(at=(), simplify_at=())
+    callback = RankDeterminationCallback(kl_weight=KL_WEIGHT, pruning=pruning)
+    trainer = make_trainer(lightning, [callback, averaging(lightning, name)], tmp_path)
+    module = make_module(lightning)
+    trainer.fit(module, DataLoader(data(), BATCH))
+    assert_complete(callback.ranks, 60)
+    module.net[0].tensor.factors.mean[0].data[:, 1] = 0.0
+    assert rf.prune_(module, rule=rf.RelativeNormRule()) is not None
+    assert module.net(torch.ones(2, 12)).isfinite().all()
+
+
+def test_an_average_of_ones_own_follows_every_cut(lightning, tmp_path):
+    from rankfold.integrations.lightning import RankDeterminationCallback
+
+    class Average(lightning.Callback):
+        def __init__(self, model: nn.Module) -> None:
+            self.model = AveragedModel(model)
+
+        def on_train_batch_end(self, trainer, module, *batch) -> None:
+            self.model.update_parameters(module)
+
+    module = make_module(lightning)
+    average = Average(module)
+    callback = RankDeterminationCallback(kl_weight=KL_WEIGHT, copies=average.model)
+    make_trainer(lightning, [callback, average], tmp_path).fit(module, DataLoader(data(), BATCH))
+    assert callback.ranks.history, "ranks were cut"
+    assert average.model.module.net[0].tensor.format == module.net[0].tensor.format
 
 
 CHECKS = """

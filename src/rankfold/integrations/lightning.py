@@ -12,15 +12,16 @@ from torch.optim import Optimizer
 from rankfold.distributed import rewrap
 from rankfold.integrations.settings import Settings, readings, size_of
 from rankfold.rank_determination import RankDetermination
+from rankfold.schedule import Pruning
 
 
-def _callback_class() -> Any:
-    """``Callback`` of the package that the program uses: ``lightning``, or ``pytorch_lightning``."""
+def _lightning() -> Any:
+    """The package that the program uses: ``lightning``, or ``pytorch_lightning``."""
     names = ["lightning.pytorch", "pytorch_lightning"]
     names.sort(key=lambda name: name not in sys.modules)  # stable: what is loaded already comes first
     for name in names:
         try:
-            return importlib.import_module(name).Callback
+            return importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name not in (name, name.split(".")[0]):
                 raise
@@ -31,10 +32,16 @@ def _callback_class() -> Any:
     )
 
 
-_Callback = _callback_class()
+_package = _lightning()
+# Callbacks that average a copy of the model which they make themselves; older releases have only the first.
+_AVERAGING = tuple(
+    getattr(_package.callbacks, name)
+    for name in ("StochasticWeightAveraging", "WeightAveraging")
+    if hasattr(_package.callbacks, name)
+)
 
 
-class RankDeterminationCallback(_Callback):  # type: ignore[misc, valid-type]  # the base is chosen at run time
+class RankDeterminationCallback(_package.Callback):  # type: ignore[misc, name-defined]  # chosen at run time
     """Finds the ranks of a tensorized ``LightningModule`` while it trains.
 
     ``training_step`` returns the mean NLL alone; the callback adds the gradient of the KL, once for every
@@ -90,6 +97,7 @@ class RankDeterminationCallback(_Callback):  # type: ignore[misc, valid-type]  #
         self._steps_before = trainer.global_step - (0 if self._saved is None else self._saved["num_steps"])
         total_steps = trainer.estimated_stepping_batches - self._steps_before
         self.ranks = self._settings.make(pl_module, trainer.optimizers, data, total_steps)
+        _refuse_averaging(trainer, self.ranks.schedule.pruning)
         if self._saved is not None:
             self.ranks.load_state_dict(self._saved)
             self._saved = None
@@ -127,6 +135,18 @@ class RankDeterminationCallback(_Callback):  # type: ignore[misc, valid-type]  #
     def _running(self) -> RankDetermination:
         assert self.ranks is not None
         return self.ranks
+
+
+def _refuse_averaging(trainer: Any, pruning: Pruning) -> None:
+    """Refuse Lightning's own averages while factors will change: their copies cannot be changed along."""
+    for callback in trainer.callbacks:
+        if isinstance(callback, _AVERAGING) and (pruning.at or pruning.simplify_at):
+            raise ValueError(
+                f"{type(callback).__name__} averages a copy of the model that it makes itself, which cannot follow "
+                f"when pruning changes factors; average a copy of your own, given as RankDeterminationCallback("
+                f"copies=...), or give pruning=rankfold.Pruning(at=(), simplify_at=()) and call rankfold.prune_(model) "
+                f"after training"
+            )
 
 
 def _scaler_still_at_work(trainer: Any, optimizer: Optimizer) -> torch.amp.GradScaler | None:
