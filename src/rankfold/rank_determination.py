@@ -101,6 +101,7 @@ class RankDetermination:
         self.schedule = Schedule(total_steps, warmup_steps, pruning, kl_weight)
         if pruning.at:
             check_kind(self.optimizers, self._factor_parameters())
+        check_rule(pruning.rule, self.tensors)
         self.rule = pruning.rule
         self.copies = copies_of(model, copies)
         self.check_every = check_every
@@ -206,7 +207,7 @@ class RankDetermination:
 
     def prune(self, rule: PruningRule | None = None) -> PruneResult | None:
         """Cut the ranks that are dead right now, without waiting for a moment or for patience."""
-        check_rule(rule)
+        check_rule(rule, self.tensors)
         chosen = rule or self.rule
         dead = {n: (chosen or default_rule(t)).dead(t) for n, t in self.tensors.items() if t.has_prior}
         return self._cut(dead, chosen)

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
 import rankfold as rf
 from rankfold.bayesian_tensor import BayesianTensor
@@ -258,6 +259,36 @@ def test_variance_rule_is_the_papers() -> None:
     tensor = make_tensor(CONFIGS[0])
     tensor.variance.copy_(torch.tensor([1e-1, 1e-6, 1e-3, 1e-9]))
     assert VarianceRule(1e-5).dead(tensor)[0].tolist() == [False, True, False, True]
+
+
+def mixed_model() -> nn.Sequential:
+    """A Bayesian layer, one of points, and one of fixed rank, which no rule looks at."""
+    modes = ("bayes", "map", "fixed")
+    return nn.Sequential(*(rf.Linear(6, 6, config=rf.CP(2, inference=inference)) for inference in modes))
+
+
+def test_a_rule_that_does_not_suit_a_layer_is_refused_at_once_and_by_name() -> None:
+    model = mixed_model()
+    optimizer = torch.optim.Adam(rf.param_groups(model))
+    message = r"InformationRule\(nats=3.*\) does not suit 1\.tensor, .*'map'; leave rule out, .*RelativeNormRule"
+
+    def make(**options) -> rf.RankDetermination:
+        return rf.RankDetermination(model, optimizer, num_data=10, total_steps=10, **options)
+
+    with pytest.raises(ValueError, match=message):
+        make(pruning=rf.Pruning(rule=InformationRule()))
+    with pytest.raises(ValueError, match=message):
+        make().prune(InformationRule())
+    with pytest.raises(ValueError, match=r"does not suit CP \[.*ranks \[2\], .*; leave rule out"):
+        rf.prune_(model, rule=InformationRule())
+
+
+@pytest.mark.parametrize("rule", [None, RelativeNormRule(), VarianceRule(1e-5)], ids=str)
+def test_rules_for_points_suit_every_layer(rule: PruningRule | None) -> None:
+    model = mixed_model()
+    optimizer = torch.optim.Adam(rf.param_groups(model))
+    ranks = rf.RankDetermination(model, optimizer, num_data=10, total_steps=10, pruning=rf.Pruning(rule=rule))
+    assert ranks.prune(rule) is None
 
 
 # Real training ------------------------------------------------------------------------------------

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
-from rankfold.bayesian_tensor import BayesianTensor
+from rankfold.bayesian_tensor import BayesianTensor, describe
 from rankfold.formats import TensorFormat
 from rankfold.moments import sum_of_slices, sums_over_governed
 from rankfold.pruning.averaging import TwoWindows
@@ -39,6 +39,10 @@ class PruningRule(ABC):
     @abstractmethod
     def weight_of(self, tensor: BayesianTensor) -> list[Tensor]:
         """How much each rank carries, (R_n,) per group; the largest survives when all are dead."""
+
+    def suits(self, tensor: BayesianTensor) -> bool:
+        """Whether the rule can judge a tensor with this kind of inference."""
+        return True
 
 
 @final
@@ -75,7 +79,12 @@ class InformationRule(PruningRule):
     def __post_init__(self) -> None:
         _check_limits(**{field.name: getattr(self, field.name) for field in fields(self)})
 
+    def suits(self, tensor: BayesianTensor) -> bool:
+        """Points have no spread to compare with."""
+        return tensor.inference == "bayes"
+
     def dead(self, tensor: BayesianTensor, windows: TwoWindows | None = None) -> list[Tensor]:
+        check_rule(self, {describe(tensor.format): tensor})
         signal, noise, nats = slice_information(tensor, windows or TwoWindows.now(tensor))
         verdicts = []
         for group in tensor.format.rank_groups:
@@ -197,10 +206,19 @@ def _check_limits(**limits: float) -> None:
             raise ValueError(f"{name} must be positive and finite, got {value!r}")
 
 
-def check_rule(rule: object) -> None:
-    """Refuse what is no rule; ``None`` stands for the default one."""
-    if rule is not None and not isinstance(rule, PruningRule):
+def check_rule(rule: object, tensors: Mapping[str, BayesianTensor] = {}) -> None:
+    """Refuse what is no rule, or does not suit one of the tensors; ``None`` stands for the default one."""
+    if rule is None:
+        return
+    if not isinstance(rule, PruningRule):
         raise TypeError(f"rule must be a rule such as rankfold.VarianceRule(1e-5), got {rule!r}")
+    for name, tensor in tensors.items():
+        if tensor.has_prior and not rule.suits(tensor):
+            raise ValueError(
+                f"{rule} does not suit {name}, which was made with inference={tensor.inference!r}; leave rule out, and "
+                f"each layer gets the rule that suits it, or give one that suits all: RelativeNormRule(tolerance) or "
+                f"VarianceRule(epsilon)"
+            )
 
 
 def default_rule(tensor: BayesianTensor) -> PruningRule:
