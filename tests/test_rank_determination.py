@@ -188,6 +188,19 @@ def test_prune_on_demand() -> None:
     train_step(model, ranks)
 
 
+@pytest.mark.parametrize("inference", ["bayes", "map"])
+def test_ranks_that_something_else_has_cut_are_refused_wherever_training_goes_on(inference: str) -> None:
+    message = r"ranks of 0\.tensor were \[4\] and are now \[1\], .* call ranks\.prune\(\) instead of rankfold\.prune_"
+    model, ranks = make(make_model(replace(CONFIG, inference=inference)))
+    train_step(model, ranks)
+    ranks.kl().backward()
+    model[0].tensor.variance[1:] = 1e-9
+    assert rf.prune_(model, rule=rf.VarianceRule(1e-6)) is not None  # of the optimizer it was told nothing
+    for going_on in (ranks.kl, ranks.kl_backward, ranks.step):
+        with pytest.raises(RuntimeError, match=message):
+            going_on()
+
+
 def test_without_total_steps_nothing_is_cut_by_itself() -> None:
     model = make_model()
     optimizer = torch.optim.Adam(rf.param_groups(model))

@@ -30,11 +30,13 @@ class RankWatch:
 
     def update(self) -> None:
         """Take in the posteriors of this step; runs on the device, without waiting for it."""
+        self.check_ranks()
         update_all(self.averages.values())
 
     @torch.no_grad()
     def examine(self) -> None:
         """Look at every rank, by the averages since the last two looks."""
+        self.check_ranks()
         for name, streaks in self.streaks.items():
             tensor = self.tensors[name]
             windows = self.averages[name].close_window() if name in self.averages else None
@@ -42,6 +44,17 @@ class RankWatch:
                 continue  # the first window of two has just closed
             dead = (self.rule or default_rule(tensor)).dead(tensor, windows)
             self.streaks[name] = [(s + 1) * d for s, d in zip(streaks, dead, strict=True)]
+
+    def check_ranks(self) -> None:
+        """Refuse ranks that others have changed meanwhile: what is known of them is void."""
+        for name, streaks in self.streaks.items():
+            before, now = [len(streak) for streak in streaks], list(self.tensors[name].format.ranks)
+            if before != now:
+                raise RuntimeError(
+                    f"the ranks of {name} were {before} and are now {now}, changed by something other than "
+                    f"RankDetermination. While it is at work call ranks.prune() instead of rankfold.prune_(model); "
+                    f"load a state of other ranks before you make it"
+                )
 
     def dead(self, patience: int) -> dict[str, list[Tensor]]:
         """Which ranks were dead at the last ``patience`` checks, one boolean tensor per group."""
