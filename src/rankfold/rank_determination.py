@@ -23,7 +23,7 @@ from rankfold.order import StepOrder, check_mode, warn_past_the_end
 from rankfold.parameters import add_gradients, check_optimizers, check_scaler
 from rankfold.posterior import joint_kl, joint_kl_with_gradient, sum_of
 from rankfold.priors import HalfCauchy
-from rankfold.pruning.copies import copies_of, same_in_copies
+from rankfold.pruning.copies import carry_marks, copies_of, followers_of, same_in_copies
 from rankfold.pruning.cutting import PruneResult, cut_dead_ranks, optimizers_of
 from rankfold.pruning.optimizer_state import check_kind, check_state
 from rankfold.pruning.patience import RankWatch, check_saved
@@ -104,6 +104,7 @@ class RankDetermination:
         check_rule(pruning.rule, self.tensors)
         self.rule = pruning.rule
         self.copies = copies_of(model, copies)
+        self._followers = followers_of(self.tensors, self.copies)
         self.check_every = check_every
         self.process_group = process_group
         self.num_steps = 0
@@ -205,6 +206,7 @@ class RankDetermination:
             result = self._cut(self._watch.dead(self.schedule.pruning.patience), self.rule)
         if self.schedule.simplifies_at(self.num_steps):
             self._simplify()  # last: it changes the ranks that were watched
+        carry_marks(self._followers)
         return result
 
     def prune(self, rule: PruningRule | None = None) -> PruneResult | None:

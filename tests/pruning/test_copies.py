@@ -8,6 +8,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 import rankfold as rf
+from rankfold.bayesian_tensor import tensors_of
 from rankfold.pruning.copies import copies_of, same_in_copies
 
 CONFIG = rf.CP(4)
@@ -122,3 +123,22 @@ def test_model_and_copy_may_be_wrapped_differently(wrap) -> None:
     assert rf.prune_(wrap(model), rule=rf.RelativeNormRule(), copies=average) is not None
     assert average[0].tensor.format == model[0].tensor.format
     assert model[0].tensor.format.ranks == (3,)
+
+
+def test_a_copy_knows_how_often_variances_were_updated_and_what_has_collapsed(tmp_path) -> None:
+    """Its report, and that of what is saved from it, would say otherwise that training went wrong."""
+    model = make()
+    average = AveragedModel(model)
+    ranks = determination(model, average)
+    for _ in range(3):
+        step(ranks)
+        average.update_parameters(model)
+    model[0].tensor.collapsed = True
+    step(ranks)
+    for own, other in zip(tensors_of(model).values(), tensors_of(average).values(), strict=True):
+        assert other.num_updates == own.num_updates >= 4
+        assert other.collapsed == own.collapsed
+    assert average.module[0].tensor.collapsed
+    rf.save(average.module, tmp_path)
+    for other in (average, rf.load(make(), tmp_path)):
+        assert "never updated" not in str(rf.report(other))

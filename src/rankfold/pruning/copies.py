@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from torch import nn
 
@@ -41,6 +41,20 @@ def same_in_copies(name: str, tensor: BayesianTensor, copies: Sequence[nn.Module
         if other is None or other.format != tensor.format:
             raise _mismatch(name, tensor, other)
     return [other for other in found if other is not None]
+
+
+def followers_of(
+    tensors: Mapping[str, BayesianTensor], copies: Sequence[nn.Module]
+) -> list[tuple[BayesianTensor, BayesianTensor]]:
+    """Every tensor of a model with that of the same name in every averaged copy, two by two."""
+    pairs = [(tensor, _tensor_in(copy, name)) for copy in copies for name, tensor in tensors.items()]
+    return [(tensor, other) for tensor, other in pairs if other is not None]
+
+
+def carry_marks(followers: Iterable[tuple[BayesianTensor, BayesianTensor]]) -> None:
+    """Note in the copies what is no number of theirs to average: how often λ was updated, and whether all is dead."""
+    for tensor, other in followers:
+        other.num_updates, other.collapsed = tensor.num_updates, tensor.collapsed
 
 
 def _check_architecture(name: str, tensor: BayesianTensor, copies: Sequence[nn.Module]) -> None:
