@@ -250,6 +250,20 @@ def test_a_collapse_is_told_once_and_with_the_remedy_of_its_rule() -> None:
     assert rf.prune_(layer, rule=rf.VarianceRule(1e6)) is None
 
 
+@pytest.mark.parametrize("way", ["prune_", "prune", "step"])
+def test_the_warning_of_a_collapse_points_to_the_line_of_the_user(way: str) -> None:
+    layer = make_layer(replace(CONFIGS[0], inference="map"))
+    rule = rf.VarianceRule(1e6)
+    optimizer = torch.optim.Adam(rf.param_groups(layer))
+    pruning = rf.Pruning(at=(1.0,), checks=1, patience=1, rule=rule)
+    ranks = rf.RankDetermination(layer, optimizer, num_data=10, total_steps=1, pruning=pruning)
+    ranks.kl().backward()
+    call = {"prune_": lambda: rf.prune_(layer, rule=rule), "prune": ranks.prune, "step": ranks.step}[way]
+    with pytest.warns(rf.RankCollapseWarning) as caught:
+        call()
+    assert caught[0].filename == __file__
+
+
 def test_a_collapse_of_the_last_rank_is_told() -> None:
     layer = make_layer(CONFIGS[0])
     layer.tensor.variance.copy_(torch.tensor([1.0, 1e-9, 1e-9, 1e-9]))

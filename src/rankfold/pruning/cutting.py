@@ -6,6 +6,7 @@ Parameters keep their identity, so parameter groups, learning-rate schedulers an
 
 from __future__ import annotations
 
+import sys
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
@@ -95,7 +96,7 @@ def prune_(
     >>> prune_(layer, rule=rf.RelativeNormRule()).tensors[0].ranks_after
     (2,)
     """
-    check_rule(rule)
+    check_rule(rule, tensors_of(model))
     optimizers = optimizers_of(optimizer)
     check_finite(model, "prune")
     _check_known(model, optimizers)
@@ -228,5 +229,13 @@ def _warn_of_collapse(name: str, tensor: BayesianTensor, dead: Sequence[Tensor],
         f"{name} collapsed: by {rule}, of its ranks {list(tensor.format.ranks)} all of {empty} are dead, as if all "
         f"weights were zero; one each is kept. To avoid it, {rule.remedy}",
         RankCollapseWarning,
-        stacklevel=4,
+        stacklevel=_frames_of_this_package(),
     )
+
+
+def _frames_of_this_package() -> int:
+    """How many calls lie between ``warnings.warn`` and the line outside of this package that led to it."""
+    frame, frames = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "rankfold":
+        frame, frames = frame.f_back, frames + 1
+    return frames
