@@ -73,6 +73,14 @@ def test_results_of_other_data_are_no_results_of_these(criteo, monkeypatch):
         assert "cpu has 16 GB; name the rows to run: ttm-fr" in said
 
 
+def test_a_file_of_fewer_rows_than_a_batch_is_named(criteo, tmp_path):
+    # 12 of the 14 rows train
+    failed = criteo("mine.tsv", "ttm-fr", verify=False)
+    assert failed.exit_code == 1
+    expected = "mine.tsv: there are 12 rows to train on, fewer than one batch of 128; name a file of more rows"
+    assert expected in " ".join(failed.output.split())
+
+
 def test_data_that_are_named_must_be_there(tmp_path):
     stored = ["--experiments", str(EXPERIMENTS), "--results", str(EXPERIMENTS.parent / "results")]
     refused = CliRunner().invoke(

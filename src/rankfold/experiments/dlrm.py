@@ -84,7 +84,7 @@ def load(
     parts = [slice(0, looked_at.start)]
     if extra:
         parts.append(slice(data.file_rows[0], len(data)))
-    return Data(_examples(data, parts, device), _examples(data, [looked_at], device))
+    return Data(_examples(data, parts, device), _examples(data, [looked_at], device), files=files)
 
 
 def find_files_with_extra(folder: Path | None = None) -> list[Path]:

@@ -44,6 +44,7 @@ def perform(
     oracle = oracle_ranks(run, places)
     task = task_named(run.task_name)
     data = task.prepare(_load_once(run.task_name, run.spec.split, device, places.data, places.verify), run.spec)
+    _check_size(data, run.spec.batch_size)
     folder = run.folder(places)
     workshop = Workshop(task, data, folder, places.runs / run.table / "shared", progress)
     with warnings.catch_warnings(record=True) as caught:
@@ -77,6 +78,15 @@ def perform(
     for stage in {epoch.stage for epoch in trained.history}:
         shutil.rmtree(folder / stage, ignore_errors=True)
     return result
+
+
+def _check_size(data: Data, batch_size: int) -> None:
+    """Refuse files with fewer rows than one batch has, by their names."""
+    if data.files and len(data.train) < batch_size:
+        raise ValueError(
+            f"{', '.join(map(str, data.files))}: there are {len(data.train)} rows to train on, fewer than one batch of "
+            f"{batch_size}; name a file of more rows with --data"
+        )
 
 
 def oracle_ranks(run: Run, places: Places) -> Ranks | None:

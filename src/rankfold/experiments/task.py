@@ -64,13 +64,15 @@ class Examples:
 class Data:
     """What to train on, what to look at, and inputs of another kind, if there are any.
 
-    ``planted`` is what made the labels, where a model did.
+    ``planted`` is what made the labels, where a model did; ``files`` are where the examples are from, where those are
+    files of anybody's own.
     """
 
     train: Examples
     evaluation: Examples
     unfamiliar: tuple[Tensor, ...] | None = None
     planted: Planted | None = None
+    files: Sequence[Path] = ()
 
 
 @dataclass(frozen=True)
