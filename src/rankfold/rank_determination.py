@@ -29,8 +29,7 @@ from rankfold.pruning.optimizer_state import check_kind, check_state
 from rankfold.pruning.patience import RankWatch, check_saved
 from rankfold.pruning.redundancy import simplify_
 from rankfold.pruning.rules import PruningRule, check_rule, default_rule
-from rankfold.schedule import Pruning, Schedule
-from rankfold.shapes import check_positive, is_number, is_positive_integer
+from rankfold.schedule import Pruning, Schedule, check_numbers
 
 if TYPE_CHECKING:  # some builds of torch have no processes
     from torch.distributed import ProcessGroup
@@ -94,7 +93,7 @@ class RankDetermination:
         self.optimizers = optimizers_of(optimizer)
         if not self.tensors:
             raise ValueError("the model has no tensorized layer; call rankfold.tensorize_(model, config) first")
-        _check_numbers(num_data, step_size, check_every)
+        check_numbers(num_data, step_size, check_every)
         check_optimizers(model, self.optimizers)
         self.num_data = num_data
         self.step_size = step_size
@@ -291,11 +290,3 @@ class RankDetermination:
         """Tensors were replaced: what was known of their ranks is void, and so is a captured graph."""
         self.version += 1
         self._watch.forget(only)
-
-
-def _check_numbers(num_data: int, step_size: float, check_every: int) -> None:
-    if not is_positive_integer(num_data):
-        raise ValueError(f"num_data must be a positive integer, the number of training examples, got {num_data!r}")
-    check_positive(check_every=check_every)
-    if not (is_number(step_size) and 0 < step_size <= 1):
-        raise ValueError(f"step_size must be in (0, 1], got {step_size!r}")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rankfold.pruning.rules import PruningRule, check_rule
-from rankfold.shapes import check_positive, is_number
+from rankfold.shapes import check_positive, is_number, is_positive_integer
 
 # β rises to so many times the KL weight, over this share of all steps,
 PRESSURE, WARMUP = 1.5, 0.3
@@ -137,3 +137,12 @@ class Schedule:
 
     def _moments(self, shares: tuple[float, ...]) -> set[int]:
         return {round(share * self.total_steps) for share in shares} if self.total_steps else set()
+
+
+def check_numbers(num_data: int, step_size: float, check_every: int) -> None:
+    """Refuse numbers with which no step can be right."""
+    if not is_positive_integer(num_data):
+        raise ValueError(f"num_data must be a positive integer, the number of training examples, got {num_data!r}")
+    check_positive(check_every=check_every)
+    if not (is_number(step_size) and 0 < step_size <= 1):
+        raise ValueError(f"step_size must be in (0, 1], got {step_size!r}")
