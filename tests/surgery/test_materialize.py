@@ -157,6 +157,10 @@ def test_buffers_that_reset_parameters_fills_are_recovered():
             lambda: nn.Sequential(nn.Linear(40, 40), HalfReset()),
             r"1 \(HalfReset\) has a reset_parameters that does not fill angles, steps",
         ),
+        (
+            lambda: nn.Sequential(nn.Linear(40, 40), nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))),
+            r"1 \(ParametrizedLinear\) has parametrizations",
+        ),
         (lambda: OwnParameter(nn.Linear(40, 40)), r"the model itself \(OwnParameter\) owns token and has no"),
         (CASES["bert"].build, r"bert.embeddings \(BertEmbeddings\) owns .*\n.*BertLMPredictionHead"),
     ],

@@ -242,3 +242,11 @@ def test_dict_and_json_hold_the_same():
     assert data["rows"][0]["in_dims"] == [4, 4, 7, 7]
     assert data["rows"][0]["factor_parameters"] == result.as_dict()["rows"][0]["factor_parameters"] == 19_312
     assert data["other_parameters"] == 0
+
+
+@pytest.mark.parametrize(("kind", "sizes"), [(nn.Linear, (0, 5)), (nn.Linear, (5, 0)), (nn.Embedding, (0, 5))])
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_layers_without_weights_stay_dense(kind, sizes):
+    model = nn.Sequential(nn.Linear(64, 64), kind(*sizes))
+    assert "1: stays dense: it has no weights" in str(plan(model, TT(4)))
+    assert type(tensorize_(model, TT(4))[1]) is kind

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from rankfold.accounting import training_parameters
 from rankfold.config import TensorConfig
@@ -53,6 +54,8 @@ def _decide(choice: Choice, tie: Tie | None, choices: Mapping[DenseLayer, Choice
     layer, config = choice.layer, choice.config
     if config is None:
         return Decision(layer, note=f"stays dense: {choice.reason}")
+    if not (_is_lazy(layer) or all(matrix.in_size * matrix.out_size for matrix in layer.matrices)):
+        return Decision(layer, note="stays dense: it has no weights")
     members = (layer,) if tie is None else tie.members
     formats, misfit = _build(members[0].matrices, config)
     if formats and all(choices[member].by_default for member in members):
@@ -64,6 +67,11 @@ def _decide(choice: Choice, tie: Tie | None, choices: Mapping[DenseLayer, Choice
     if refusal:
         return Decision(layer, note=f"refused: {refusal}", refusal=refusal)
     return Decision(layer, config, tie, formats, note="; ".join(_notes(layer, tie, formats, config)))
+
+
+def _is_lazy(layer: DenseLayer) -> bool:
+    """Whether its sizes are not known yet."""
+    return any(map(is_lazy, layer.module.parameters()))
 
 
 def _build(matrices: Iterable[Matrix], config: TensorConfig) -> tuple[tuple[TensorFormat, ...], str]:

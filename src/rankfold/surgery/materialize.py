@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Set
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from rankfold.layers import DenseTwin
 
@@ -24,7 +25,9 @@ def stand_ins(model: nn.Module, leave_out: Set[nn.Module], device: torch.device)
     problems = []
     for name, module in reversed(list(model.named_modules())):  # children before their parents
         blank = [] if module in below else _meta_names(module)
-        if blank:
+        if blank and parametrize.is_parametrized(module):
+            problems.append(f"{name or 'the model itself'} ({type(module).__name__}) has parametrizations")
+        elif blank:
             found[module] = _empty_copy(module, found, shared, device)
             with device:  # what reset_parameters makes anew is made there
                 problem = _initialise(found[module], blank)
