@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rankfold import contraction, contraction_order
-from rankfold.contraction import contract, contract_rows, plan, rebuilding_is_cheaper
+from rankfold.contraction import contract, contract_rows, order_of_rows, plan, rebuilding_is_cheaper
 from rankfold.contraction_order import left_to_right, steps_of
 
 
@@ -167,6 +167,20 @@ def test_the_batch_is_not_copied_where_another_order_will_do(equation, clones):
     copied = [numel for name, numel in operations.calls if name == "aten.clone.default"]
     assert len(copied) == clones
     assert all(numel < operands[0].numel() for numel in copied)
+
+
+@pytest.mark.parametrize(
+    ("batch", "order"),
+    [
+        (64, "ba"),  # the batch is copied to another order of its modes, and no part of the weight
+        (65536, "ab"),  # it is larger than the weight
+    ],
+)
+def test_a_weight_is_formed_in_the_order_that_its_last_product_leaves(batch, order):
+    shapes = ((1, 16, 16, 8), (8, 16, 16, 1))
+    assert order_of_rows("ab", shapes, "qair,rbjs->abij", batch) == order
+    weight = contract(f"qair,rbjs->{order}ij", *(torch.randn(shape) for shape in shapes))
+    assert weight.is_contiguous() == (order == "ba")
 
 
 def test_long_networks_are_planned_quickly():

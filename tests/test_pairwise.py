@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankfold import pairwise as module
 from rankfold.pairwise import pairwise
 
 SIZES = {"B": 3, "a": 2, "b": 4, "c": 1, "d": 5, "e": 1}
@@ -28,11 +29,15 @@ def equations(draw: st.DrawFn) -> str:
     return f"{a},{b}->{''.join(draw(st.permutations(kept)))}"
 
 
-@given(equations(), st.booleans())
+@given(equations(), st.booleans(), st.sampled_from([1, 8]))
 @settings(deadline=None, max_examples=300)
-def test_it_is_the_einsum_of_the_equation_and_so_are_its_gradients(equation: str, batch_unknown: bool) -> None:
+def test_it_is_the_einsum_of_the_equation_and_so_are_its_gradients(
+    equation: str, batch_unknown: bool, least_side: int
+) -> None:
     a, b, target = equation.replace("->", ",").split(",")
-    step = pairwise(equation, SIZES | ({"B": -1} if batch_unknown else {}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_LEAST_SIDE", least_side)
+        step = pairwise(equation, SIZES | ({"B": -1} if batch_unknown else {}))
     summed_alone = [c for c in set(a) ^ set(b) if c not in target and (SIZES[c] > 1 or (c == "B" and batch_unknown))]
     assert (step is None) == bool(summed_alone)
     if step is None:
@@ -63,6 +68,29 @@ def test_the_simplest_product_that_will_do(equation: str, product: str, permuted
     step = pairwise(equation, SIZES)
     assert step is not None
     assert (step.product, step.result is not None and step.result.permutation is not None) == (product, permuted)
+
+
+@pytest.mark.parametrize(
+    ("equation", "product", "times"),
+    [
+        ("aq,qbc->bac", "bmm", (5, 0)),  # for every b: the first operand is repeated
+        ("bqc,aq->bac", "bmm", (0, 5)),
+        ("aq,qbc->abc", "mm", (0, 0)),
+        ("aq,qbd->bad", "mm", (0, 0)),  # too few columns to be worth a product of their own
+        ("aq,qBc->Bac", "mm", (0, 0)),  # how many is not known before
+    ],
+)
+def test_an_operand_is_repeated_where_the_result_would_be_copied(
+    equation: str, product: str, times: tuple[int, int]
+) -> None:
+    size = {"a": 9, "b": 5, "c": 8, "d": 7, "q": 3, "B": -1}
+    step = pairwise(equation, size)
+    assert step is not None
+    assert (step.product, step.first.times, step.second.times) == (product, *times)
+    assert product == "mm" or (step.result is not None and step.result.permutation is None)
+    terms = equation.split("->", maxsplit=1)[0].split(",")
+    first, second = (torch.randn([abs(size[c]) for c in term], dtype=torch.float64) for term in terms)
+    torch.testing.assert_close(step.of(first, second), torch.einsum(equation, first, second))
 
 
 def test_a_batch_of_none() -> None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from rankfold.contraction_order import BATCH, cheapest_steps, step_cost
+from rankfold.contraction_order import BATCH, cheapest_steps, copy_cost, step_cost
 from rankfold.pairwise import Pairwise, pairwise
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -105,6 +105,15 @@ def rebuilding_is_cheaper(equation: str, shapes: Shapes, rebuild: str, batch: in
     return _rebuilding_is_cheaper(equation, shapes, rebuild, planned_size(batch))
 
 
+def order_of_rows(rows: str, shapes: Shapes, rebuild: str, batch: int) -> str:
+    """In which order of the letters ``rows``, the first of its result, to form a weight with ``rebuild``.
+
+    As they are, or turned: with ``bca``, factors of ``bc`` and of ``a`` leave the weight as it is wanted, where for
+    ``abc`` all of it is copied. The batch is copied instead, to the same order.
+    """
+    return _rebuilding(rows, shapes, rebuild, planned_size(batch))[0]
+
+
 def constant(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """Compute once per arguments; to compiled code the result is a constant, as it depends on shapes alone."""
     cached = lru_cache(maxsize=16384)(function)
@@ -126,9 +135,25 @@ def _rebuilding_is_cheaper(equation: str, shapes: Shapes, rebuild: str, batch: i
     first = operands.split(",", 1)[0]
     size[first[0]] = batch
     whole = plan(equation, (tuple(size[c] for c in first), *shapes))
-    weight = plan(rebuild, shapes)
-    product = step_cost(first, output, target, size)
-    return weight.cost + product <= whole.cost
+    _, weight = _rebuilding(first[1:], shapes, rebuild, batch)
+    return weight + step_cost(first, output, target, size) <= whole.cost
+
+
+@constant
+def _rebuilding(rows: str, shapes: Shapes, rebuild: str, batch: int) -> tuple[str, float]:
+    """The order of rows in which a weight is formed for a batch, and what that costs."""
+    inputs, output = rebuild.split("->")
+    if not output.startswith(rows):  # the batch goes to its columns
+        return output, plan(rebuild, shapes).cost
+    size = dict(_letter_sizes(inputs.split(","), shapes))
+    copy = copy_cost(batch * math.prod(size[c] for c in rows))
+
+    def cost(order: str) -> float:
+        weight = plan(f"{inputs}->{order}{output.removeprefix(rows)}", shapes).cost
+        return weight if order == rows else weight + copy
+
+    order = min((rows[n:] + rows[:n] for n in range(len(rows))), key=cost)
+    return order, cost(order)
 
 
 @constant

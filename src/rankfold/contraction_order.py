@@ -89,7 +89,7 @@ def steps_of(order: Order, terms: Sequence[str], output: str, size: Mapping[str,
         target = output if is_last else _laid_out(a.letters, b.letters, set(outside))
         memory, cost = _memory_and_cost(a, b, target, size)
         if is_last and _without_ones(memory, size) != _without_ones(output, size):
-            cost += _copy_cost(output, size)
+            cost += copy_cost(_entries(output, size))
         positions, number = (left.index(a.number), left.index(b.number)), len(terms) + len(steps)
         left[:] = [n for n in left if n not in (a.number, b.number)] + [number]
         equation = f"{a.letters},{b.letters}->{target}"
@@ -109,6 +109,11 @@ def step_cost(a: str, b: str, target: str, size: Mapping[str, int]) -> float:
 def cost_of(operations: float, entries: float) -> float:
     """The time of one step that does ``operations`` and moves ``entries`` numbers, in operations."""
     return operations + _OPERATIONS_PER_BYTE * _BYTES_PER_ENTRY * entries + _OPERATIONS_PER_STEP
+
+
+def copy_cost(entries: float) -> float:
+    """The time to bring this many numbers into another order."""
+    return cost_of(0.0, 2.0 * entries)
 
 
 # Orders -----------------------------------------------------------------------------------------------
@@ -178,16 +183,14 @@ def _memory_and_cost(a: _Part, b: _Part, target: str, size: Mapping[str, int]) -
     cost = step_cost(a.letters, b.letters, target, size)
     if set(a.letters) & set(b.letters) <= set(target):  # a product of entries
         return target, cost
-    groups = Groups.of(a.letters, b.letters, target)
+    groups = Groups.of(a.letters, b.letters, target, size)
+    if groups.repeated:  # its gradient is formed for each of its times, and these are summed
+        cost += cost_of(0.0, _entries(groups.together + "".join(getattr(groups, groups.repeated)), size))
     for part, runs in ((a, groups.first), (b, groups.second)):
         memory = _without_ones(part.memory, size)
         if not all(_without_ones(run, size) in memory for run in runs):
-            cost += _copy_cost(part.letters, size)
+            cost += copy_cost(_entries(part.letters, size))
     return groups.result, cost
-
-
-def _copy_cost(term: str, size: Mapping[str, int]) -> float:
-    return cost_of(0.0, 2.0 * _entries(term, size))
 
 
 def _without_ones(letters: str, size: Mapping[str, int]) -> str:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+
+# With fewer rows or columns a matrix product is too small to start one for every value of an index.
+_LEAST_SIDE = 8
 
 
 class Arranged(NamedTuple):
@@ -21,16 +24,19 @@ class Arranged(NamedTuple):
         before: its shape without axes of size 1; with a permutation only. Gradients then get the operand's strides.
         permutation: of those axes; ``None`` if they are in order, and reshaping alone can move the others.
         shape: at last.
+        times: how often it is then repeated along its first axis, without a copy; 0 if it is taken as it is.
     """
 
     before: tuple[int, ...]
     permutation: tuple[int, ...] | None
     shape: tuple[int, ...]
+    times: int = 0
 
     def of(self, x: Tensor) -> Tensor:
         if self.permutation is not None:
             x = (x if x.dim() == len(self.before) else x.reshape(self.before)).permute(self.permutation)
-        return x if x.shape == self.shape else x.reshape(self.shape)
+        x = x if x.shape == self.shape else x.reshape(self.shape)
+        return x.expand(self.times, -1, -1) if self.times else x
 
 
 def arranged(term: str, order: str, size: Mapping[str, int], shape: tuple[int, ...]) -> Arranged:
@@ -109,10 +115,12 @@ class Groups(NamedTuple):
     """The letters of a matrix product of two operands, by what becomes of them.
 
     Attributes:
-        together: those of both operands that stay: a product for each of their values.
+        together: those that stay and that there is a product for each value of: of both operands, or of one,
+            ``repeated`` for the other.
         rows, columns: those of the first and of the second operand alone.
         summed, other: those that go, in the order of the first operand and as the second has them.
         swapped: whether the letters of the second operand come first in the result.
+        repeated: which operand, if one, is the same in all products.
     """
 
     together: str
@@ -121,24 +129,31 @@ class Groups(NamedTuple):
     summed: str
     other: str
     swapped: bool
+    repeated: Literal["first", "second"] | None = None
 
     @classmethod
-    def of(cls, a: str, b: str, target: str) -> Groups:
+    def of(cls, a: str, b: str, target: str, size: Mapping[str, int]) -> Groups:
         together = "".join(c for c in target if c in a and c in b)
         rows, columns = ("".join(c for c in target if c in term and c not in together) for term in (a, b))
         # letters are summed in the order of the first operand; those it does not share are of size 1
         summed = "".join(c for c in a if c not in target)
         other = "".join(c for c in summed if c in b) + "".join(c for c in b if c not in target + summed)
+        if not together and (ahead := _repeating(rows, columns, target, size)):
+            return cls(ahead, rows, columns.removeprefix(ahead), summed, other, False, "first")
+        if not together and (ahead := _repeating(columns, rows, target, size)):
+            return cls(ahead, rows.removeprefix(ahead), columns, summed, other, True, "second")
         swapped = bool(rows and columns) and target.index(columns[0]) < target.index(rows[0])
         return cls(together, rows, columns, summed, other, swapped)
 
     @property
     def first(self) -> tuple[str, str, str]:
-        return (self.together, self.summed, self.rows) if self.swapped else (self.together, self.rows, self.summed)
+        together = "" if self.repeated == "first" else self.together
+        return (together, self.summed, self.rows) if self.swapped else (together, self.rows, self.summed)
 
     @property
     def second(self) -> tuple[str, str, str]:
-        return (self.together, self.columns, self.other) if self.swapped else (self.together, self.other, self.columns)
+        together = "" if self.repeated == "second" else self.together
+        return (together, self.columns, self.other) if self.swapped else (together, self.other, self.columns)
 
     @property
     def result(self) -> str:
@@ -146,21 +161,33 @@ class Groups(NamedTuple):
         return self.together + (self.columns + self.rows if self.swapped else self.rows + self.columns)
 
 
+def _repeating(between: str, around: str, target: str, size: Mapping[str, int]) -> str:
+    """The letters of ``around`` that stand before ``between`` in the target, if the rest of them stand behind.
+
+    With a product for each of their values the result need not be copied. It is not worth it if one is tiny.
+    """
+    ahead, _, behind = target.partition(between) if between else ("", "", "")
+    if not ahead or not behind or ahead + behind != around or _entries(ahead, size) < 0:
+        return ""
+    return ahead if min(_entries(side, size) for side in (between, behind)) >= _LEAST_SIDE else ""
+
+
 def _matrix_product(a: str, b: str, target: str, size: Mapping[str, int]) -> Pairwise:
-    groups = Groups.of(a, b, target)
+    groups = Groups.of(a, b, target, size)
     return Pairwise(
-        _grouped(a, groups.first, size),
-        _grouped(b, groups.second, size),
+        _grouped(a, groups.first, groups.together, size),
+        _grouped(b, groups.second, groups.together, size),
         "bmm" if groups.together else "mm",
         groups.swapped,
         arranged(groups.result, target, size, tuple(size[c] for c in target)),
     )
 
 
-def _grouped(term: str, groups: Sequence[str], size: Mapping[str, int]) -> Arranged:
-    """A matrix, or one for every value of the first group: the axes of a group become one."""
-    shape = tuple(_entries(group, size) for group in (groups if groups[0] else groups[1:]))
-    return arranged(term, "".join(groups), size, shape)
+def _grouped(term: str, groups: Sequence[str], together: str, size: Mapping[str, int]) -> Arranged:
+    """A matrix, or one for every value of ``together``, the first group: the axes of a group become one."""
+    shape = tuple(_entries(group, size) for group in (groups if together else groups[1:]))
+    matrices = arranged(term, "".join(groups), size, shape)
+    return matrices if groups[0] == together else matrices._replace(times=_entries(together, size))
 
 
 def _spread(term: str, target: str, size: Mapping[str, int]) -> Arranged:

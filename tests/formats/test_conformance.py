@@ -21,10 +21,15 @@ every_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64, to
 
 
 @contextmanager
-def always(*, rebuilding):
-    """Apply batches only by rebuilding the matrix, or only by contracting them through the factors."""
+def always(*, rebuilding, turned=0):
+    """Apply batches only by rebuilding the matrix, its input modes turned, or only through the factors."""
+
+    def turn(rows, *_):
+        return rows[turned % len(rows) :] + rows[: turned % len(rows)]
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(base, "rebuilding_is_cheaper", lambda *args: rebuilding)
+        patch.setattr(base, "order_of_rows", turn)
         yield
 
 
@@ -107,30 +112,30 @@ def test_more_modes_than_letters_are_refused():
 @pytest.mark.parametrize("rebuilding", [True, False], ids=["rebuild", "contract"])
 @every_dtype
 @every_format
-@given(data=st.data(), seed=SEEDS, batch=BATCHES, transposed=st.booleans())
+@given(data=st.data(), seed=SEEDS, batch=BATCHES, transposed=st.booleans(), turned=st.integers(0, 3))
 @settings(max_examples=20)
-def test_apply_is_a_matrix_product(name, dtype, rebuilding, data, seed, batch, transposed):
+def test_apply_is_a_matrix_product(name, dtype, rebuilding, data, seed, batch, transposed, turned):
     format = data.draw(formats(name))
     factors = random_factors(format, seed, dtype)
     matrix, magnitude = exact_and_magnitude(format, factors)
     if transposed:
         matrix, magnitude = matrix.T, magnitude.T
     x = torch.randn(batch, matrix.shape[0]).to(dtype)
-    with always(rebuilding=rebuilding):
+    with always(rebuilding=rebuilding, turned=turned):
         y = format.apply(factors, x, transposed=transposed)
     assert_rounded(y, x.double() @ matrix, x.double().abs() @ magnitude, dtype, len(factors) + 1)
 
 
 @every_format
-@given(data=st.data(), seed=SEEDS, batch=BATCHES, transposed=st.booleans(), rebuilding=st.booleans())
+@given(data=st.data(), seed=SEEDS, batch=BATCHES, transposed=st.booleans(), turned=st.sampled_from([None, 0, 1, 2]))
 @settings(max_examples=20)
-def test_gradients_of_apply_are_those_of_the_dense_product(name, data, seed, batch, transposed, rebuilding):
+def test_gradients_of_apply_are_those_of_the_dense_product(name, data, seed, batch, transposed, turned):
     format = data.draw(formats(name, max_order=8))
     factors = [factor.requires_grad_() for factor in random_factors(format, seed)]
     matrix = dense(format, factors)
     matrix = matrix.T if transposed else matrix
     x = torch.randn(batch, matrix.shape[0], dtype=torch.float64, requires_grad=True)
-    with always(rebuilding=rebuilding):
+    with always(rebuilding=turned is not None, turned=turned or 0):
         ours = gradients(format.apply(factors, x, transposed=transposed), [x, *factors], seed)
     assert_same_gradients(ours, gradients(x @ matrix, [x, *factors], seed))
 

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rankfold.contraction import contract, contract_rows, rebuilding_is_cheaper
+from rankfold.contraction import contract, contract_rows, order_of_rows, rebuilding_is_cheaper
 from rankfold.contraction_order import BATCH
 from rankfold.formats.blockwise import Pairs, blockwise_tt_svd
 from rankfold.pairwise import with_first
@@ -163,11 +163,19 @@ class TensorFormat(ABC):
         first, last = letters if transposed else letters[::-1]
         equation = f"{BATCH}{first},{','.join(self.subscripts)}->{BATCH}{last}"
         if rebuilding_is_cheaper(equation, self.factor_shapes, self.rebuild_equation, x.shape[0]):
-            matrix = self.reconstruct(factors)
-            matrix = matrix.T if transposed else matrix
+            x, matrix = (x, self.reconstruct(factors).T) if transposed else self._in_order(factors, x)
             return x @ matrix if bias is None else torch.addmm(bias, x, matrix)
         padded = None if bias is None else target.pad(bias)
         return target.unfold(contract(equation, source.fold(x), *factors, bias=padded))
+
+    def _in_order(self, factors: Factors, x: Tensor) -> tuple[Tensor, Tensor]:
+        """``x`` (B, I) and ``A`` (I, J), their inputs in the order in which ``A`` is formed without copying it."""
+        order = order_of_rows(self.input_letters, self.factor_shapes, self.rebuild_equation, x.shape[0])
+        if order == self.input_letters:
+            return x, self.reconstruct(factors)
+        tensor = contract(f"{','.join(self.subscripts)}->{order}{self.output_letters}", *factors)
+        axes = [1 + self.input_letters.index(c) for c in order]
+        return self.inputs.fold(x).permute(0, *axes).reshape(-1, self.inputs.padded_size), self.outputs.unfold(tensor)
 
     def rows(self, factors: Factors, index: Tensor) -> Tensor:
         """Rows ``A[index]``: index (N,) to (N, J), without forming ``A``."""
