@@ -193,6 +193,39 @@ def test_an_optimizer_may_ask_for_the_loss_several_times() -> None:
         ranks.step()
 
 
+def test_a_kl_counted_for_every_batch_of_a_closure_is_pointed_out_too() -> None:
+    model, _, _ = make()
+    optimizer = torch.optim.Adam(model.parameters())
+    ranks = rf.RankDetermination(model, optimizer, num_data=1000, total_steps=40)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = torch.zeros(())
+        for _ in range(2):
+            loss = nll(model) / 2 + ranks.kl()
+            loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    with pytest.warns(UserWarning, match="the KL entered this step 2 times"):
+        ranks.step()
+
+
+def test_backwards_before_a_closure_count_as_well() -> None:
+    """As Lightning accumulates: the last batch alone is within the optimizer's step."""
+    model, optimizer, ranks = make()
+
+    def closure() -> torch.Tensor:
+        loss = nll(model) / 2 + ranks.kl()
+        loss.backward()
+        return loss
+
+    closure()
+    optimizer.step(closure=closure)
+    with pytest.warns(UserWarning, match="the KL entered this step 2 times"):
+        ranks.step()
+
+
 def test_after_a_fault_the_order_starts_anew() -> None:
     model, optimizer, ranks = make()
     (nll(model) + ranks.kl()).backward()

@@ -236,6 +236,7 @@ def test_training_can_be_resumed() -> None:
         (lambda state: {"x": 1}, r"expected what ranks.state_dict\(\) returns, with .*'num_steps'.*, got \['x'\]"),
         (lambda state: 3, "got int"),
         (lambda state: {**state, "streaks": {}}, "of another model: 0.tensor is in only one of the two"),
+        (lambda state: {**state, "eta": {"0.tensor": 0.1}}, "0.tensor is of training with the half-Cauchy prior, and"),
     ],
 )
 def test_a_state_of_something_else_is_refused_and_changes_nothing(change: Callable, message: str) -> None:
@@ -244,6 +245,14 @@ def test_a_state_of_something_else_is_refused_and_changes_nothing(change: Callab
     with pytest.raises(ValueError, match=message):
         ranks.load_state_dict(change({**ranks.state_dict(), "num_steps": 7}))
     assert ranks.num_steps == 1
+
+
+def test_a_scale_of_the_prior_that_is_none_is_refused_and_changes_nothing() -> None:
+    model = nn.Sequential(rf.Linear(12, 5, config=rf.CP(4, prior=rf.HalfCauchy())))
+    _, ranks = make(model)
+    with pytest.raises(ValueError, match="eta must be positive and finite"):
+        ranks.load_state_dict({**ranks.state_dict(), "num_steps": 7, "eta": {"0.tensor": -1.0}})
+    assert ranks.num_steps == 0
 
 
 def test_a_resumed_run_ends_as_an_uninterrupted_one() -> None:
@@ -660,10 +669,10 @@ def test_models_that_share_an_optimizer_are_restored_one_by_one() -> None:
     models[0][0].tensor.factors.mean[0].data.fill_(float("nan"))
     for ranks in both:
         ranks.restore()
+        for number, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
+            assert optimizer.state_dict()["state"][number]["exp_avg"].shape == parameter.shape
     assert shapes == [[p.shape for p in model.parameters()] for model in models]
     assert all(torch.isfinite(p).all() for model in models for p in model.parameters())
-    for number, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
-        assert optimizer.state_dict()["state"][number]["exp_avg"].shape == parameter.shape
 
 
 def test_a_parameter_of_the_user_called_log_std_is_the_user_s() -> None:

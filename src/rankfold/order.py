@@ -29,14 +29,13 @@ class StepOrder:
         self._kl_calls = 0
         self._open_kl = False  # kl() was called, and no backward() has come through it yet
         self._backwards = 0
-        self._in_closure = False  # an optimizer is at work, and backwards are its own
         self._weight: Tensor | float | None = None  # Σ ∂loss/∂kl of the first step, on the device
         self._weight_is_known = False
         self._optimizer_steps: dict[int, int] = {}
         self._stepped_too_early = False
         self._warned: set[str] = set()
         for optimizer in map(unwrapped_optimizer, optimizers):
-            optimizer.register_step_pre_hook(self._note_start)
+            optimizer.register_step_pre_hook(self._count_closure_once)
             optimizer.register_step_post_hook(self._note_optimizer)
 
     def watch(self, kl: Tensor) -> None:
@@ -75,6 +74,7 @@ class StepOrder:
         self._optimizer_steps.clear()
         self._kl_calls = self._backwards = 0
         self._open_kl = False
+        self._weight = None
 
     # Events ---------------------------------------------------------------------------------------
 
@@ -82,18 +82,25 @@ class StepOrder:
         """A backward has come through the KL, whose gradient of the loss is this."""
         self._open_kl = False
         self._stepped_too_early = False
-        if self._in_closure and self._backwards:
-            return  # an optimizer that asks for the loss again, as LBFGS does
         self._backwards += 1
         if not self._weight_is_known:
             grad = grad.detach() if isinstance(grad, Tensor) else grad
             self._weight = grad if self._weight is None else self._weight + grad
 
-    def _note_start(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self._in_closure = True
+    def _count_closure_once(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Before a step: an optimizer may ask for the loss several times, as LBFGS does; the last time counts."""
+        before = self._backwards, self._weight
+
+        def counted(part: Any) -> Any:
+            def closure() -> Any:
+                self._backwards, self._weight = before
+                return part()
+
+            return closure if callable(part) else part
+
+        return (args[0], *map(counted, args[1:])), {name: counted(part) for name, part in kwargs.items()}
 
     def _note_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self._in_closure = False
         # a GradScaler may skip this for good reasons, so its absence alone means nothing
         if self._stepped_too_early and self._backwards == 0:
             self._warn(

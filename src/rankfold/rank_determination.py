@@ -170,6 +170,7 @@ class RankDetermination:
         """
         self._order.check()
         check_mode(self._parts)
+        self._watch.check_ranks()
         self._update()
         if self.beta.is_cuda and torch.cuda.is_current_stream_capturing():
             return None  # the host's part follows every replay
@@ -234,9 +235,10 @@ class RankDetermination:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state``; load the model's own state first, since ranks must match."""
         check_saved(state, self.state_dict(), self.tensors)
+        priors = {name: HalfCauchy(eta) for name, eta in state["eta"].items()}
         self.num_steps = state["num_steps"]
-        for name, eta in state["eta"].items():
-            self.tensors[name].prior = HalfCauchy(eta)
+        for name, prior in priors.items():
+            self.tensors[name].prior = prior
         self._steps_on_device.fill_(self.num_steps)
         self._set_beta()
         self._forget()

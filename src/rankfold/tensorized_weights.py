@@ -53,7 +53,11 @@ def weight_name(tensor: str) -> str:
     >>> weight_name("fc.tensor"), weight_name("memory.tensors.weight_ih_l0")
     ('fc', 'memory.weight_ih_l0')
     """
-    return tensor.removesuffix(".tensor").replace(".tensors.", ".").removeprefix("tensors.")
+    layer, _, last = tensor.rpartition(".")
+    if last == "tensor":
+        return layer or tensor
+    owner, _, weights = layer.rpartition(".")
+    return f"{owner}.{last}".lstrip(".") if weights == "tensors" else tensor
 
 
 def current_ranks(model: nn.Module) -> dict[str, list[int]]:

@@ -145,7 +145,7 @@ def calibration_bins(probabilities: Tensor, labels: Tensor) -> Bins:
     right = (guess == y).double()
     index = (confidence * NUM_BINS).long().clamp(max=NUM_BINS - 1)  # the last bin includes 1
     counts = torch.bincount(index, minlength=NUM_BINS)
-    sums = (torch.zeros(NUM_BINS, dtype=torch.float64).index_add_(0, index, values) for values in (confidence, right))
+    sums = (confidence.new_zeros(NUM_BINS).index_add_(0, index, values) for values in (confidence, right))
     means = [(total / counts.clamp(min=1)).tolist() for total in sums]
     return Bins(counts.tolist(), *means)
 

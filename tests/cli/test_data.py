@@ -117,7 +117,7 @@ def test_get_replaces_what_is_damaged(tiny, network, tmp_path):
     ("error", "said"),
     [
         (DownloadError("no network; copy [the files]"), "error: no network; copy [the files]"),
-        (NotWritten(13, "Permission denied", "data/mnist"), "choose another place, with --data"),
+        (NotWritten(13, "Permission denied", "data/mnist"), "choose another place (--data names the folder)"),
     ],
 )
 def test_a_failed_download_is_a_message_not_a_traceback(error, said, tiny, tmp_path, monkeypatch):

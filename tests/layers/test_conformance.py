@@ -366,7 +366,10 @@ def test_torch_func_transforms_them(config):
     for name, gradient in zip(parameters, expected, strict=True):
         torch.testing.assert_close(found[name], gradient)
     each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0), randomness="same")(parameters, x[:, None])
-    assert all(gradient.shape == (8, *parameters[name].shape) for name, gradient in each.items())
+    for n in range(len(x)):
+        alone = torch.func.grad(loss)(parameters, x[n : n + 1])
+        for name, gradient in each.items():
+            torch.testing.assert_close(gradient[n], alone[name])
 
 
 class WithKL(torch.nn.Module):
@@ -386,6 +389,23 @@ def test_embeddings_can_be_mapped(config):
         torch.testing.assert_close(torch.vmap(table)(index), table(index))
     with pytest.raises(IndexError, match="index 5000 is out of range"):
         torch.vmap(table)(torch.tensor([[0, 1], [5000, 2]]))
+
+
+@formats
+@pytest.mark.parametrize("kind", [rf.Embedding, rf.EmbeddingBag])
+def test_embeddings_have_gradients_by_torch_func(config, kind):
+    """Also with as many rows as kernels are for."""
+    table = kind(5000, 12, config=config, dtype=torch.float64).eval()
+    parameters, index = dict(table.named_parameters()), torch.randint(5000, (1000, 7))
+
+    def loss(parameters):
+        return functional_call(table, parameters, (index,)).square().sum()
+
+    found = torch.func.grad(loss)(parameters)
+    means = {name: parameter for name, parameter in parameters.items() if "mean" in name}
+    expected = torch.autograd.grad(table(index).square().sum(), list(means.values()))
+    for name, gradient in zip(means, expected, strict=True):
+        torch.testing.assert_close(found[name], gradient)
 
 
 @formats

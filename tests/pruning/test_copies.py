@@ -125,6 +125,15 @@ def test_model_and_copy_may_be_wrapped_differently(wrap) -> None:
     assert model[0].tensor.format.ranks == (3,)
 
 
+@pytest.mark.filterwarnings("ignore::rankfold.RankCollapseWarning")
+def test_a_copy_knows_of_a_collapse_as_soon_as_it_is_cut() -> None:
+    model = make()
+    average = copy.deepcopy(model)
+    rf.prune_(model, rule=rf.VarianceRule(1e6), copies=average)
+    assert model[0].tensor.collapsed
+    assert average[0].tensor.collapsed
+
+
 def test_a_copy_knows_how_often_variances_were_updated_and_what_has_collapsed(tmp_path) -> None:
     """Its report, and that of what is saved from it, would say otherwise that training went wrong."""
     model = make()

@@ -153,6 +153,12 @@ def test_parallel_components_of_cp_become_one() -> None:
     assert torch.linalg.norm(weight(tensor) - before) < weight_noise(tensor)
 
 
+def test_a_default_device_elsewhere_is_no_matter() -> None:
+    tensor = parallel_components(std=1e-3, gap=1e-6)
+    with torch.device("meta"):
+        assert simplify_(tensor)
+
+
 def test_a_component_between_two_is_absorbed_by_both() -> None:
     tensor = component_between_two(std=0.05)
     before = weight(tensor)

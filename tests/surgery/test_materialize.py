@@ -159,7 +159,13 @@ def test_buffers_that_reset_parameters_fills_are_recovered():
         ),
         (
             lambda: nn.Sequential(nn.Linear(40, 40), nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))),
-            r"1 \(ParametrizedLinear\) has parametrizations",
+            r"initialised:\n  1 \(ParametrizedLinear\) has parametrizations\nBuild",
+        ),
+        (
+            lambda: nn.Sequential(
+                nn.Linear(40, 40), nn.utils.parametrizations.weight_norm(nn.Linear(4, 4, bias=False))
+            ),
+            r"initialised:\n  1 \(ParametrizedLinear\) has parametrizations\nBuild",
         ),
         (lambda: OwnParameter(nn.Linear(40, 40)), r"the model itself \(OwnParameter\) owns token and has no"),
         (CASES["bert"].build, r"bert.embeddings \(BertEmbeddings\) owns .*\n.*BertLMPredictionHead"),

@@ -250,3 +250,5 @@ def test_layers_without_weights_stay_dense(kind, sizes):
     model = nn.Sequential(nn.Linear(64, 64), kind(*sizes))
     assert "1: stays dense: it has no weights" in str(plan(model, TT(4)))
     assert type(tensorize_(model, TT(4))[1]) is kind
+    with pytest.raises(ValueError, match="it has no weights"):
+        tensorize_(nn.Sequential(kind(*sizes)), TT(4), "0")

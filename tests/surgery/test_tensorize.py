@@ -2,6 +2,7 @@
 
 import copy
 import io
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -413,11 +414,18 @@ def test_what_else_a_layer_owns_is_not_lost():
 
 
 def test_layers_in_plain_containers_are_replaced_there_too():
+    class Pair(NamedTuple):
+        x: nn.Module
+        y: nn.Module
+
     class Listed(nn.Module):
         def __init__(self):
             super().__init__()
             self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
             self.listed, self.pair, self.named = [self.first, 3], (self.first, self.second), {"b": self.second}
+            self.nested = {"blocks": [("a", self.first)], "pair": Pair(self.first, self.second)}
+            self.nested["self"] = self.nested
+            vars(self)["plain"] = self.second
 
         def forward(self, x):
             return self.named["b"](self.listed[0](x))
@@ -429,11 +437,27 @@ def test_layers_in_plain_containers_are_replaced_there_too():
     assert model.listed == [model.first, 3]
     assert model.pair == (model.first, model.second)
     assert model.named["b"] is model.second
+    assert model.nested["blocks"] == [("a", model.first)]
+    assert model.nested["pair"].y is model.second
+    assert vars(model)["plain"] is model.second
     model(torch.randn(2, 64)).sum().backward()
     assert all(p.grad is not None for p in model.first.tensor.factors.mean)
     dense = to_dense(model)
     assert dense.listed[0] is dense.first
     assert type(dense.first) is nn.Linear
+
+
+def test_containers_that_cannot_be_changed_are_left_alone():
+    class Frozen(dict):
+        def update(self, *args, **kwargs):
+            raise TypeError("frozen")
+
+    model = nn.Sequential(nn.Linear(64, 64))
+    model.settings, model.sizes = Frozen(x=1), (1, 2)
+    tensorize_(model, TT(3))
+    assert type(model[0]) is not nn.Linear
+    assert model.settings == {"x": 1}
+    assert to_dense(model).settings == {"x": 1}
 
 
 def test_a_padding_row_that_is_not_zero_is_pointed_out():

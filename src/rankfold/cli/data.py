@@ -106,7 +106,7 @@ def get(
     except DataError as error:
         raise _stop(str(error)) from error
     except OSError as error:
-        raise _stop(f"{error}, with --data") from error
+        raise _stop(f"{error} (--data names the folder)") from error
     console.print(f"{name} is now in [bold]{place}[/], checksums right.", soft_wrap=True)
 
 

@@ -90,7 +90,7 @@ def _cp_start(tensor: Tensor, mode: int, rank: int, generator: torch.Generator) 
     A little noise on all of them: a term that is orthogonal to the tensor in one mode (to its padding,
     say) would become zero and stay so.
     """
-    noise = torch.randn(tensor.shape[mode], rank, generator=generator, dtype=torch.float64)
+    noise = torch.randn(tensor.shape[mode], rank, generator=generator, dtype=torch.float64, device="cpu")
     start = noise.to(tensor.device) * float(tensor.shape[mode] ** -0.5)
     known = min(rank, tensor.shape[mode])
     start[:, :known] = _leading_columns(tensor, mode, known) + 0.01 * start[:, :known]

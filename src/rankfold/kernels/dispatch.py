@@ -94,8 +94,12 @@ def pooled_rows(
 
 def program_for(format: TensorFormat, like: Tensor, count: int) -> Program | None:
     """The tables to run a kernel on for ``count`` rows of factors ``like`` this one; ``None`` where torch must do."""
+    if (
+        torch.compiler.is_exporting() or torch._C._are_functorch_transforms_active()
+    ):  # torch.func differentiates torch's
+        return None
     least = LEAST_ROWS.get(like.device.type, {}).get(format.name)
-    if torch.compiler.is_exporting() or least is None or count < least:
+    if least is None or count < least:
         return None
     if like.device.type != "cpu" and not usable(like):
         return None

@@ -51,8 +51,8 @@ class Operator:
 
 
 def _is_traced(inputs: tuple[Any, ...]) -> bool:
-    """Whether some tensor stands for others, as those of a compiler or of ``torch.func`` do, or has no entries."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    """Whether some tensor stands for others, as those of a compiler do, or has no entries."""
+    if torch.compiler.is_compiling():
         return True
     return any(isinstance(x, Tensor) and (type(x) not in (Tensor, nn.Parameter) or x.is_meta) for x in inputs)
 

@@ -131,7 +131,8 @@ def cut_dead_ranks(
         collapsed = any(bool(group.all()) for group in dead[name])
         if collapsed and not tensor.collapsed:
             _warn_of_collapse(name, tensor, dead[name], chosen_rule)
-        tensor.collapsed = collapsed
+        for other in (tensor, *followers[name]):
+            other.collapsed = collapsed
         keep = _kept_ranks(tensor, dead[name], chosen_rule)
         before = tensor.format.ranks
         if all(len(k) == rank for k, rank in zip(keep, before, strict=True)):

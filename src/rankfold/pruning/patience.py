@@ -30,7 +30,6 @@ class RankWatch:
 
     def update(self) -> None:
         """Take in the posteriors of this step; runs on the device, without waiting for it."""
-        self.check_ranks()
         update_all(self.averages.values())
 
     @torch.no_grad()
@@ -53,7 +52,8 @@ class RankWatch:
                 raise RuntimeError(
                     f"the ranks of {name} were {before} and are now {now}, changed by something other than "
                     f"RankDetermination. While it is at work call ranks.prune() instead of rankfold.prune_(model); "
-                    f"load a state of other ranks before you make it"
+                    f"if you loaded a state into the model, call ranks.load_state_dict() with that of the same moment, "
+                    f"or make RankDetermination after loading"
                 )
 
     def dead(self, patience: int) -> dict[str, list[Tensor]]:
@@ -91,6 +91,13 @@ def check_saved(state: Mapping[str, Any], own: Mapping[str, Any], tensors: Mappi
     strangers = sorted(state["streaks"].keys() ^ own["streaks"].keys())
     if strangers:
         raise ValueError(f"the saved state is of another model: {strangers[0]} is in only one of the two")
+    others = sorted(state["eta"].keys() ^ own["eta"].keys())
+    if others:
+        was, now = (f"{'half-Cauchy' if others[0] in known['eta'] else 'log-uniform'}" for known in (state, own))
+        raise ValueError(
+            f"the saved state of {others[0]} is of training with the {was} prior, and the model has the {now} one; "
+            f"tensorize the model with the prior it was trained with"
+        )
     for name in own["streaks"]:
         if list(map(len, state["streaks"][name])) != list(tensors[name].format.ranks):
             raise ValueError(f"the saved state of {name} has other ranks than the model; load the model first")

@@ -147,7 +147,7 @@ def _absorption(tensor: BayesianTensor, group: RankGroup) -> list[Tensor] | None
     # Π_n (‖μ_n‖² + Σσ²_n) − Π_n ‖μ_n‖²: the variance of all entries of a component
     limits = (power + noise).prod(0) - power.prod(0)
     alive = (power > noise).all(0)
-    change = torch.eye(group.size, dtype=torch.float64).repeat(len(columns), 1, 1)
+    change = torch.eye(group.size, dtype=torch.float64, device=grams.device).repeat(len(columns), 1, 1)
     ordered = [k for k in power.prod(0).argsort().tolist() if alive[k]]
     fits = _fits(grams, [_with_neighbours(grams, k, alive) for k in ordered], limits)
     touched: set[int] = set()
@@ -181,7 +181,7 @@ def _fits(grams: Tensor, choices: list[list[int]], limits: Tensor) -> dict[tuple
     """How the last component of each choice can be absorbed by the others, or ``None`` if it cannot be."""
     found: dict[tuple[int, ...], Tensor | None] = {tuple(chosen): None for chosen in choices}
     for size in {len(chosen) for chosen in choices} - {1}:
-        some = torch.tensor([chosen for chosen in choices if len(chosen) == size])  # (B, K + 1)
+        some = torch.tensor([c for c in choices if len(c) == size], device=grams.device)  # (B, K + 1)
         blocks = grams[:, some[:, :, None], some[:, None, :]].movedim(0, 1)  # (B, modes, K + 1, K + 1)
         weights, distances = _fit(blocks)
         for chosen, weight, near in zip(some.tolist(), weights, distances < limits[some[:, -1]], strict=True):
@@ -196,7 +196,7 @@ def _fit(grams: Tensor) -> tuple[Tensor, Tensor]:
     ``W_n = Π_{m≠n} A_mᵀ X_m · (Π_{m≠n} X_mᵀ X_m)⁻¹``, so all of it happens in the Gram matrices ``A_nᵀ A_n``.
     """
     count, modes, size, _ = grams.shape
-    weights = torch.eye(size, dtype=torch.float64)[:, :-1].repeat(count, modes, 1, 1)
+    weights = torch.eye(size, dtype=torch.float64, device=grams.device)[:, :-1].repeat(count, modes, 1, 1)
     for _ in range(_SWEEPS):
         for n in range(modes):
             others = [m for m in range(modes) if m != n]

@@ -130,7 +130,7 @@ class RelativeNormRule(PruningRule):
 
     def dead(self, tensor: BayesianTensor, windows: TwoWindows | None = None) -> list[Tensor]:
         if self._has_vanished(tensor):
-            return [torch.ones(group.size, dtype=torch.bool) for group in tensor.format.rank_groups]
+            return [torch.ones_like(variance, dtype=torch.bool) for variance in tensor.variances()]
         return [share < self.tolerance for share in self.weight_of(tensor)]
 
     def _has_vanished(self, tensor: BayesianTensor) -> bool:

@@ -54,7 +54,8 @@ def _decide(choice: Choice, tie: Tie | None, choices: Mapping[DenseLayer, Choice
     layer, config = choice.layer, choice.config
     if config is None:
         return Decision(layer, note=f"stays dense: {choice.reason}")
-    if not (_is_lazy(layer) or all(matrix.in_size * matrix.out_size for matrix in layer.matrices)):
+    is_empty = not (_is_lazy(layer) or all(matrix.in_size * matrix.out_size for matrix in layer.matrices))
+    if is_empty and choice.by_default:
         return Decision(layer, note="stays dense: it has no weights")
     members = (layer,) if tie is None else tie.members
     formats, misfit = _build(members[0].matrices, config)
@@ -63,7 +64,7 @@ def _decide(choice: Choice, tie: Tie | None, choices: Mapping[DenseLayer, Choice
         if after >= before:
             return Decision(layer, note=f"stays dense: would grow from {before:,} to {after:,} weights")
     untied = "" if tie is None else tie.problem({member: choices[member].config for member in members})
-    refusal = obstacle(layer) or untied or misfit
+    refusal = "it has no weights" if is_empty else obstacle(layer) or untied or misfit
     if refusal:
         return Decision(layer, note=f"refused: {refusal}", refusal=refusal)
     return Decision(layer, config, tie, formats, note="; ".join(_notes(layer, tie, formats, config)))

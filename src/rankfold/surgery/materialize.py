@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Set
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +26,9 @@ def stand_ins(model: nn.Module, leave_out: Set[nn.Module], device: torch.device)
     problems = []
     for name, module in reversed(list(model.named_modules())):  # children before their parents
         blank = [] if module in below else _meta_names(module)
-        if blank and parametrize.is_parametrized(module):
+        if module not in below and _is_parametrized_on_meta(module):
             problems.append(f"{name or 'the model itself'} ({type(module).__name__}) has parametrizations")
-        elif blank:
+        elif blank and not isinstance(module, parametrize.ParametrizationList):
             found[module] = _empty_copy(module, found, shared, device)
             with device:  # what reset_parameters makes anew is made there
                 problem = _initialise(found[module], blank)
@@ -58,6 +59,13 @@ def _own_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Parameters, buffers and plain tensor attributes of this module alone."""
     for group in (module._parameters, module._buffers, vars(module)):
         yield from ((name, tensor) for name, tensor in group.items() if isinstance(tensor, Tensor))
+
+
+def _is_parametrized_on_meta(module: nn.Module) -> bool:
+    if not parametrize.is_parametrized(module):
+        return False
+    lists = cast(nn.ModuleDict, module.parametrizations)
+    return any(tensor.is_meta for part in lists.modules() for _, tensor in _own_tensors(part))
 
 
 def _meta_names(module: nn.Module) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,24 +22,36 @@ def repoint(model: nn.Module, renewed: Mapping[nn.Parameter, nn.Parameter]) -> N
 def swap(model: nn.Module, new: Mapping[nn.Module, nn.Module]) -> None:
     """Put the new modules wherever the old ones are used."""
     for parent in list(model.modules()):
-        _swap_in(parent, new)
+        for name, part in parent._modules.items():
+            if part is not None and part in new:
+                parent._modules[name] = new[part]
+        for name, value in list(vars(parent).items()):
+            replaced = _replaced(value, new, set())
+            if replaced is not value:
+                vars(parent)[name] = replaced
 
 
-def _swap_in(parent: nn.Module, new: Mapping[nn.Module, nn.Module]) -> None:
-    """In the modules of ``parent``, and in its plain lists, tuples and dicts, of which torch knows nothing."""
-    for name, value in list(vars(parent).items()):
-        if isinstance(value, dict):
-            value.update({key: new[part] for key, part in value.items() if _is_among(part, new)})
-        elif isinstance(value, list | tuple) and any(_is_among(part, new) for part in value):
-            parts = [new[part] if _is_among(part, new) else part for part in value]
-            if isinstance(value, list):
-                value[:] = parts
-            else:
-                setattr(parent, name, tuple(parts))
+def _replaced(value: Any, new: Mapping[nn.Module, nn.Module], seen: set[int]) -> Any:
+    """A value with new modules in the place of old ones, also in plain lists, tuples and dicts within it.
 
-
-def _is_among(part: Any, modules: Mapping[nn.Module, nn.Module]) -> bool:
-    return isinstance(part, nn.Module) and part in modules
+    Lists and dicts are changed where they lie, as others may hold them too; classes of their own are left alone.
+    """
+    if isinstance(value, nn.Module):
+        return new.get(value, value)
+    if id(value) in seen:  # a list may hold itself
+        return value
+    kind = type(value)
+    if kind in (list, dict, OrderedDict):
+        seen.add(id(value))
+        for key, part in list(enumerate(value) if kind is list else value.items()):
+            replaced = _replaced(part, new, seen)
+            if replaced is not part:
+                value[key] = replaced
+    elif isinstance(value, tuple):
+        parts = [_replaced(part, new, seen) for part in value]
+        if any(part is not before for part, before in zip(parts, value, strict=True)):
+            return getattr(kind, "_make", kind)(parts)  # a named tuple takes its parts by _make
+    return value
 
 
 def carry_hooks(source: nn.Module, target: nn.Module) -> None:
