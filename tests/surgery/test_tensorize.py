@@ -438,6 +438,7 @@ def test_layers_in_plain_containers_are_replaced_there_too():
 
 def test_a_padding_row_that_is_not_zero_is_pointed_out():
     table = nn.Embedding.from_pretrained(torch.randn(50, 16), freeze=False, padding_idx=7)
-    with pytest.warns(UserWarning, match=r"padding_idx becomes zero, which it is not yet, in 0"):
+    with pytest.warns(UserWarning, match=r"padding_idx becomes zero, which it is not yet, in 0") as caught:
         model = tensorize_(nn.Sequential(table), TT(3), "0", trained=True)
+    assert caught[0].filename == __file__
     assert not model(torch.tensor([7])).any()

@@ -6,8 +6,6 @@ Parameters keep their identity, so parameter groups, learning-rate schedulers an
 
 from __future__ import annotations
 
-import sys
-import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -22,11 +20,13 @@ from rankfold.health import check_finite
 from rankfold.pruning.copies import copies_of, same_in_copies
 from rankfold.pruning.optimizer_state import check_state, cut_state
 from rankfold.pruning.rules import PruningRule, check_rule, default_rule
+from rankfold.wrapping import warn
 
 
 class RankCollapseWarning(UserWarning):
     """Every rank of a group is dead: the layer carries nothing, or the KL weighs too much.
 
+    >>> import warnings
     >>> with warnings.catch_warnings():
     ...     warnings.simplefilter("error", RankCollapseWarning)  # training in here ends at the first one
     """
@@ -225,17 +225,8 @@ def _parameters(tensor: BayesianTensor) -> list[nn.Parameter]:
 
 def _warn_of_collapse(name: str, tensor: BayesianTensor, dead: Sequence[Tensor], rule: PruningRule) -> None:
     empty = [group.size for group, verdict in zip(tensor.format.rank_groups, dead, strict=True) if bool(verdict.all())]
-    warnings.warn(
+    warn(
         f"{name} collapsed: by {rule}, of its ranks {list(tensor.format.ranks)} all of {empty} are dead, as if all "
         f"weights were zero; one each is kept. To avoid it, {rule.remedy}",
         RankCollapseWarning,
-        stacklevel=_frames_of_this_package(),
     )
-
-
-def _frames_of_this_package() -> int:
-    """How many calls lie between ``warnings.warn`` and the line outside of this package that led to it."""
-    frame, frames = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "rankfold":
-        frame, frames = frame.f_back, frames + 1
-    return frames

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -20,7 +19,7 @@ from rankfold.surgery.materialize import stand_ins, take_over_
 from rankfold.surgery.selection import LayerFilter, Overrides
 from rankfold.surgery.swapping import carry_hooks, repoint, swap
 from rankfold.surgery.tying import declare_ties
-from rankfold.wrapping import check_model
+from rankfold.wrapping import check_model, warn
 
 Progress = Callable[[str, int, int], None]
 
@@ -154,10 +153,9 @@ def _check_values(chosen: Sequence[Decision]) -> None:
             raise ValueError(f"trained=True needs finite weights, but {decision.layer.name} holds NaN or infinity")
     padded = [d.layer.name for d in chosen if _pads_with_more_than_zero(d)]
     if padded:
-        warnings.warn(
+        warn(
             f"the row at padding_idx becomes zero, which it is not yet, in {', '.join(padded)}; to keep it, set "
-            f"padding_idx=None before",
-            stacklevel=3,
+            f"padding_idx=None before"
         )
 
 
