@@ -70,6 +70,19 @@ class TensorizedLayer(DenseTwin):
         """The bias: a sample in training, the mean in eval."""
         return None if self.bias_vector is None else self.bias_vector()
 
+    def to_dense(self) -> nn.Module:
+        dense = self._without_storage()
+        with torch.no_grad(), posterior_mean(self):
+            for name in list(dense._parameters):  # weight, and mostly bias
+                mean = getattr(self, name)
+                copied = None if mean is None else nn.Parameter(mean.clone(memory_format=torch.contiguous_format))
+                dense.register_parameter(name, copied)
+        return dense
+
+    @abstractmethod
+    def _without_storage(self) -> nn.Module:
+        """The layer of ``torch.nn`` it stands in for, on the meta device."""
+
     def __repr__(self) -> str:
         mode = "" if self.config.inference == "bayes" else f", {self.config.inference}"
         return f"{type(self).__name__}({self.extra_repr()}, {describe(self.tensor.format)}{mode})"

@@ -16,7 +16,6 @@ from rankfold.layers.base import (
     TensorizedLayer,
     in_own_precision,
     like_dense,
-    posterior_mean,
     real_device,
     wrong_layer,
 )
@@ -63,10 +62,6 @@ class _Table(TensorizedLayer):
     def weight(self) -> Tensor:
         matrix = self.tensor.matrix()
         return self._blank(matrix, torch.arange(self.num_embeddings, device=matrix.device))
-
-    def _mean_weight(self) -> nn.Parameter:
-        with torch.no_grad(), posterior_mean(self):
-            return nn.Parameter(self.weight.clone(memory_format=torch.contiguous_format))
 
     def _fetch(self, index: Tensor) -> Tensor:
         """Rows ``A[index]`` (N, J) of valid indices (N,), in the factors' dtype also under autocast.
@@ -154,10 +149,8 @@ class Embedding(_Table):
             matrix=weight if trained else None,
         )
 
-    def to_dense(self) -> nn.Embedding:
-        dense = nn.Embedding(self.num_embeddings, self.embedding_dim, self.padding_idx, device="meta")
-        dense.weight = self._mean_weight()
-        return dense
+    def _without_storage(self) -> nn.Embedding:
+        return nn.Embedding(self.num_embeddings, self.embedding_dim, self.padding_idx, device="meta")
 
 
 @final
@@ -281,8 +274,8 @@ class EmbeddingBag(_Table):
             matrix=weight if trained else None,
         )
 
-    def to_dense(self) -> nn.EmbeddingBag:
-        dense = nn.EmbeddingBag(
+    def _without_storage(self) -> nn.EmbeddingBag:
+        return nn.EmbeddingBag(
             self.num_embeddings,
             self.embedding_dim,
             mode=self.mode,
@@ -290,8 +283,6 @@ class EmbeddingBag(_Table):
             padding_idx=self.padding_idx,
             device="meta",
         )
-        dense.weight = self._mean_weight()
-        return dense
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, mode={self.mode!r}"
