@@ -103,30 +103,6 @@ class BayesianTensor(nn.Module):
         """Rows ``A[index]`` for index (N,), (N, J)."""
         return kernels.rows(self.format, self.factors(), index)
 
-    def pooled_rows(
-        self,
-        index: Tensor,
-        offsets: Tensor | None,
-        weights: Tensor | None,
-        *,
-        mode: str,
-        include_last_offset: bool,
-        padding_idx: int | None,
-    ) -> Tensor | None:
-        """Sums or means of bags of rows, (B, J), as ``F.embedding_bag`` pools them; ``None`` without a kernel."""
-        if not kernels.can_pool(self.format, self.factors.mean[0], index, offsets, weights, mode):
-            return None
-        return kernels.pooled_rows(
-            self.format,
-            self.factors(),
-            index,
-            offsets,
-            weights,
-            mode=mode,
-            include_last_offset=include_last_offset,
-            padding_idx=padding_idx,
-        )
-
     def matrix(self) -> Tensor:
         """``A`` (I, J): a sample in training, the posterior mean in eval.
 

@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rankfold import kernels
 from rankfold.bayesian_tensor import BayesianTensor
 from rankfold.config import TensorConfig, check_config
-from rankfold.layers.bags import looks_for_repeats, pooled_rows
+from rankfold.layers.bags import looks_for_repeats, pooled_before_outputs
 from rankfold.layers.base import (
     TensorizedLayer,
     in_own_precision,
@@ -197,17 +198,19 @@ class EmbeddingBag(_Table):
 
     def forward(self, index: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
         check_index(index, self.num_embeddings)
+        format, factors = self.tensor.format, self.tensor.factors
         with in_own_precision(index.device):
-            pooled = self.tensor.pooled_rows(
-                index,
-                offsets,
-                per_sample_weights,
-                mode=self.mode,
-                include_last_offset=self.include_last_offset,
-                padding_idx=self.padding_idx,
-            )
-        if pooled is not None:
-            return pooled
+            if kernels.can_pool(format, factors.mean[0], index, offsets, per_sample_weights, self.mode):
+                return kernels.pooled_rows(
+                    format,
+                    factors(),
+                    index,
+                    offsets,
+                    per_sample_weights,
+                    mode=self.mode,
+                    include_last_offset=self.include_last_offset,
+                    padding_idx=self.padding_idx,
+                )
 
         def pool(position: Tensor, rows: Tensor, padding: int | None) -> Tensor:
             return F.embedding_bag(
@@ -235,7 +238,7 @@ class EmbeddingBag(_Table):
             padding, place = int(place[-1]), place[:-1]
         position = place.reshape(index.shape).to(index.dtype)  # offsets have this dtype too
         with in_own_precision(index.device):
-            return pooled_rows(
+            return pooled_before_outputs(
                 self.tensor.format, self.tensor.factors(), distinct, lambda rows: pool(position, rows, padding)
             )
 
