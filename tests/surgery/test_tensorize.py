@@ -11,7 +11,7 @@ from torch import nn
 
 import rankfold as rf
 from rankfold.config import CP, TT, TTM, Tucker
-from rankfold.layers import DenseTwin, Recurrent
+from rankfold.layers import Recurrent, TensorizedModule
 from rankfold.parameters import param_groups
 from rankfold.rank_determination import RankDetermination
 from rankfold.surgery.tensorize import tensorize_, to_dense
@@ -19,8 +19,8 @@ from rankfold.surgery.tensorize import tensorize_, to_dense
 FORMATS = [CP, Tucker, TT, TTM]
 
 
-def twins(model: nn.Module) -> list[DenseTwin]:
-    return [module for module in model.modules() if isinstance(module, DenseTwin)]
+def twins(model: nn.Module) -> list[TensorizedModule]:
+    return [module for module in model.modules() if isinstance(module, TensorizedModule)]
 
 
 # Whole models -----------------------------------------------------------------------------------------

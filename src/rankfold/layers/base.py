@@ -19,7 +19,7 @@ from rankfold.posterior import INITIAL_STD_RATIO
 from rankfold.wrapping import check_model
 
 
-class DenseTwin(nn.Module, ABC):
+class TensorizedModule(nn.Module, ABC):
     """A module that stands in for one of ``torch.nn``, with weights that exist only as factors.
 
     Attributes:
@@ -46,7 +46,7 @@ class DenseTwin(nn.Module, ABC):
         """The ``torch.nn`` layer with the posterior mean as its weight."""
 
 
-class TensorizedLayer(DenseTwin):
+class TensorizedLayer(TensorizedModule):
     """A layer with one weight, which exists only as factors, and perhaps a bias.
 
     Attributes:

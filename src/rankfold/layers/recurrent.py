@@ -14,7 +14,7 @@ from rankfold.bayesian_tensor import BayesianTensor, describe
 from rankfold.bayesian_vector import BayesianVector
 from rankfold.config import TensorConfig
 from rankfold.layers.base import (
-    DenseTwin,
+    TensorizedModule,
     check_input,
     copy_bias_,
     in_own_precision,
@@ -44,7 +44,7 @@ def _run_kernel(mode: str, *arguments: Any) -> States:
 
 
 @final
-class Recurrent(DenseTwin):
+class Recurrent(TensorizedModule):
     """A recurrent layer of ``torch.nn`` whose matrices are all held as factors.
 
     Args:
