@@ -216,7 +216,7 @@ class BayesianTensor(nn.Module):
         return self
 
     def extra_repr(self) -> str:
-        return describe(self.format) + ("" if self.inference == "bayes" else f", {self.inference}")
+        return str(self.format) + ("" if self.inference == "bayes" else f", {self.inference}")
 
 
 def _initial_means(format: TensorFormat, weight_std: float, equal_rows: bool, matrix: Tensor | None) -> list[Tensor]:
@@ -249,12 +249,6 @@ def tensors_of(model: nn.Module) -> dict[str, BayesianTensor]:
     """Every tensor of a model by its name; a shared one appears once."""
     check_model(model)
     return {name: module for name, module in model.named_modules() if isinstance(module, BayesianTensor)}
-
-
-def describe(format: TensorFormat) -> str:
-    """A format in one line: ``TTM (28, 28) x (16, 32), ranks 20``."""
-    dims = " x ".join(str(list(folding.dims)) for folding in (format.inputs, format.outputs))
-    return f"{format.name} {dims}, ranks {list(format.ranks)}"
 
 
 def replace_data(parameter: nn.Parameter, data: Tensor) -> None:

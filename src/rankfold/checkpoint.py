@@ -26,7 +26,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from rankfold.bayesian_tensor import BayesianTensor, describe, tensors_of
+from rankfold.bayesian_tensor import BayesianTensor, tensors_of
 from rankfold.health import first_of, not_finite
 from rankfold.manifest import Manifest
 from rankfold.whole_files import errors_of_the_system, given_path, real_file, writing
@@ -242,7 +242,7 @@ def _tensor_differences(model: nn.Module, manifest: Manifest) -> Iterator[str]:
             yield f"{stored.name}: {stored.format} in the checkpoint, missing in the model"
     for name, tensor in tensors_of(model).items():
         if tensor not in covered:
-            yield f"{name}: {describe(tensor.format)} in the model, missing in the checkpoint"
+            yield f"{name}: {tensor.format} in the model, missing in the checkpoint"
 
 
 def _state_differences(

@@ -1,6 +1,6 @@
 """Decomposing a dense tensor: TT-SVD, HOOI and CP by alternating least squares.
 
-All work in float64 and return factors of exactly the ranks asked for: ranks the tensor cannot use
+These work in float64 and return factors of exactly the ranks asked for: ranks the tensor cannot use
 are filled with zeros. The result has the tensor's dtype.
 """
 
@@ -115,3 +115,12 @@ def _equal_columns(factors: Sequence[Tensor]) -> list[Tensor]:
     norms = torch.stack([f.norm(dim=0).clamp(min=1e-300) for f in factors])  # (d, R)
     common = norms.log().mean(0).exp()
     return [f * (common / n) for f, n in zip(factors, norms, strict=True)]
+
+
+def balanced(factors: list[Tensor]) -> list[Tensor]:
+    """Rescale factors to one common root mean square; their product is unchanged, and stays if it is 0."""
+    sizes = torch.stack([factor.square().mean().sqrt() for factor in factors])
+    if not sizes.all():
+        return factors
+    common = sizes.log().mean().exp()
+    return [factor * (common / size) for factor, size in zip(factors, sizes, strict=True)]

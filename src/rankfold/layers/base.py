@@ -12,7 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from rankfold.bayesian_tensor import BayesianTensor, describe
+from rankfold.bayesian_tensor import BayesianTensor
 from rankfold.bayesian_vector import BayesianVector
 from rankfold.config import TensorConfig, check_config
 from rankfold.posterior import INITIAL_STD_RATIO
@@ -84,8 +84,7 @@ class TensorizedLayer(TensorizedModule):
         """The layer of ``torch.nn`` it stands in for, on the meta device."""
 
     def __repr__(self) -> str:
-        mode = "" if self.config.inference == "bayes" else f", {self.config.inference}"
-        return f"{type(self).__name__}({self.extra_repr()}, {describe(self.tensor.format)}{mode})"
+        return f"{type(self).__name__}({self.extra_repr()}, {self.tensor.extra_repr()})"
 
 
 def in_own_precision(device: torch.device) -> AbstractContextManager[object]:

@@ -11,7 +11,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from rankfold.bayesian_tensor import BayesianTensor, describe
+from rankfold.bayesian_tensor import BayesianTensor
 from rankfold.formats import TensorFormat
 from rankfold.moments import sum_of_slices, sums_over_governed
 from rankfold.pruning.averaging import TwoWindows
@@ -84,7 +84,7 @@ class InformationRule(PruningRule):
         return tensor.inference == "bayes"
 
     def dead(self, tensor: BayesianTensor, windows: TwoWindows | None = None) -> list[Tensor]:
-        check_rule(self, {describe(tensor.format): tensor})
+        check_rule(self, {str(tensor.format): tensor})
         signal, noise, nats = slice_information(tensor, windows or TwoWindows.now(tensor))
         verdicts = []
         for group in tensor.format.rank_groups:
