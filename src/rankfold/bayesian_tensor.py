@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from rankfold import kernels
 from rankfold.bayesian_vector import BayesianVector
 from rankfold.config import TensorConfig
+from rankfold.flat import end_to_end
 from rankfold.formats import TensorFormat
 from rankfold.formats.base import LARGEST_COPY
 from rankfold.gaussian import Variance, as_tensors, at_least_float32
-from rankfold.moments import governors, joined, rank_moments, sums_over_governed
+from rankfold.moments import governors, rank_moments, sums_over_governed
 from rankfold.posterior import (
     INITIAL_STD_RATIO,
     FactorPosterior,
@@ -241,7 +242,7 @@ def update_variances(tensors: Iterable[BayesianTensor], step_size: float) -> Non
     for (_, prior), group in groups.items():
         variances = [tensor.variance for tensor in group]
         moments = rank_moments([(tensor.factors, tensor.format) for tensor in group])
-        best = prior.best_variance(moments, joined([tensor.count for tensor in group]))
+        best = prior.best_variance(moments, end_to_end([tensor.count for tensor in group]))
         torch._foreach_lerp_(variances, best.to(variances[0].dtype).split([len(v) for v in variances]), step_size)
 
 
