@@ -19,7 +19,7 @@ from rankfold.bayesian_tensor import BayesianTensor, replace_data, tensors_of
 from rankfold.health import check_finite
 from rankfold.pruning.copies import copies_of, same_in_copies
 from rankfold.pruning.optimizer_state import check_state, cut_state
-from rankfold.pruning.rules import PruningRule, check_rule, default_rule
+from rankfold.pruning.rules import PruningRule, check_rule, dead_ranks, default_rule
 from rankfold.wrapping import warn
 
 
@@ -100,11 +100,7 @@ def prune_(
     optimizers = optimizers_of(optimizer)
     check_finite(model, "prune")
     _check_known(model, optimizers)
-    dead = {
-        name: (rule or default_rule(tensor)).dead(tensor)
-        for name, tensor in tensors_of(model).items()
-        if tensor.has_prior
-    }
+    dead = dead_ranks(tensors_of(model), rule)
     return cut_dead_ranks(model, dead, optimizers, copies=copies_of(model, copies), rule=rule)
 
 
@@ -124,7 +120,7 @@ def cut_dead_ranks(
     tensors = tensors_of(model)
     chosen = {name: tensors[name] for name, groups in dead.items() if any(bool(g.any()) for g in groups)}
     followers = {name: same_in_copies(name, tensor, copies) for name, tensor in chosen.items()}
-    check_state(optimizers, (p for tensor in chosen.values() for p in _parameters(tensor)))
+    check_state(optimizers, (p for tensor in chosen.values() for p in tensor.parameters()))
     done = []
     for name, tensor in chosen.items():
         chosen_rule = rule or default_rule(tensor)
@@ -217,10 +213,6 @@ def _refuse_stale_gradients(parameter: nn.Parameter) -> None:
 
     check.__torch_unserializable__ = True  # type: ignore[attr-defined]  # saving the model needs no hook
     parameter.register_hook(check)
-
-
-def _parameters(tensor: BayesianTensor) -> list[nn.Parameter]:
-    return [p for parameters in tensor.factors.parameter_lists() for p in parameters]
 
 
 def _warn_of_collapse(name: str, tensor: BayesianTensor, dead: Sequence[Tensor], rule: PruningRule) -> None:

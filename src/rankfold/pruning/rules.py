@@ -226,6 +226,11 @@ def default_rule(tensor: BayesianTensor) -> PruningRule:
     return InformationRule() if tensor.inference == "bayes" else RelativeNormRule()
 
 
+def dead_ranks(tensors: Mapping[str, BayesianTensor], rule: PruningRule | None) -> dict[str, list[Tensor]]:
+    """The ranks that ``rule``, or each tensor's default one, finds dead now: one boolean tensor per rank group."""
+    return {name: (rule or default_rule(tensor)).dead(tensor) for name, tensor in tensors.items() if tensor.has_prior}
+
+
 @torch.no_grad()
 def slice_information(tensor: BayesianTensor, windows: TwoWindows) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """Signal μ², noise σ² and KL in nats of every entry, with the optimizer's jitter taken out.
