@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from rankfold.accounting import training_parameters
 from rankfold.config import TensorConfig
+from rankfold.counts import training_parameters
 from rankfold.formats import TensorFormat
 from rankfold.surgery.dense_layers import DenseLayer, Matrix, obstacle
 from rankfold.surgery.selection import Choice, LayerFilter, Overrides, choose

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from rankfold.accounting_text import bytes_text, modes_text, ranks_text
+from rankfold.counts_table import bytes_text, modes_text, ranks_text
 
 Action = Literal["tensorize", "tensorized", "dense", "refused"]
 

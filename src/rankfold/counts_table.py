@@ -7,7 +7,7 @@ from typing import final
 
 from torch import nn
 
-from rankfold.accounting import Accounting, Counts, LayerAccount, accounting
+from rankfold.counts import Accounting, Counts, LayerAccount, accounting
 
 _HEADER = ("layer", "type", "format", "ranks", "dense", "training", "final", "ratio", "size")
 _MAP_TITLE = "−log prior"
