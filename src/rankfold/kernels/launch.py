@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rankfold.contraction import constant
+from rankfold.compiled import constant
 from rankfold.wrapping import warn
 
 # Where kernels run.
