@@ -2,9 +2,10 @@
 
 A format describes a matrix ``A`` of ``I`` inputs and ``J`` outputs folded into modes
 ``I_1 … I_p`` and ``J_1 … J_q``, and held as factors. It owns no parameters: every method takes
-the factors. A format is fully described by three facts (the shapes of its factors, the index
-letters on them, the rank groups), so rebuilding, applying, fetching rows, inner products,
-initialising and cutting ranks are each written once, here.
+the factors. A format says how many ranks it has, the shapes of its factors, the index letters on
+them, the rank groups, the ranks that are of use, and how a tensor is decomposed. The rest follows:
+rebuilding, applying, fetching rows, inner products, initialising and cutting ranks are each written
+once, here.
 """
 
 from __future__ import annotations
