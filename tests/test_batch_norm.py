@@ -109,8 +109,9 @@ def test_statistics_of_predictions_take_every_draw_through_all_examples():
 
 @pytest.mark.parametrize("ask", [rf.predict, predictive_statistics], ids=["predict", "predictive_statistics"])
 def test_borrowed_statistics_are_named(ask):
-    with pytest.warns(UserWarning, match="bn_batches="):
+    with pytest.warns(UserWarning, match="bn_batches=") as caught:
         ask(network(), images(8), samples=2)
+    assert caught[0].filename == __file__
     ask(network(), images(8), samples=0)  # the posterior mean needs no draws
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.distributions import Normal, kl_divergence
 
-from rankfold.bayesian_tensor import BayesianTensor, describe, replace_data, tensors_of
+from rankfold.bayesian_tensor import BayesianTensor, replace_data, tensors_of
 from rankfold.config import CP, TT, TTM, Tucker
 from rankfold.posterior import at_least_float32
 from rankfold.priors import HalfCauchy, LogUniform
@@ -391,5 +391,5 @@ def test_tensors_are_found_by_name_and_shared_ones_once():
 
 def test_a_tensor_describes_itself():
     tensor = tensor_of("TTM", inference="map")
-    assert describe(tensor.format) == "TTM [3, 2, 2] x [1, 3, 2], ranks [4, 3]"
+    assert str(tensor.format) == "TTM [3, 2, 2] x [1, 3, 2], ranks [4, 3]"
     assert tensor.extra_repr() == "TTM [3, 2, 2] x [1, 3, 2], ranks [4, 3], map"

@@ -268,8 +268,9 @@ def test_broken_parameters_are_saved_and_loaded_with_a_warning_that_names_them(t
     model[1].running_mean.fill_(value)  # a buffer may hold what it likes, such as a mask of -inf
     with torch.no_grad():
         model[3].tensor.factors.mean[1][0] = value
-    with pytest.warns(UserWarning, match=r"that hold NaN or infinity: 3\.tensor\.factors\.mean\.1$"):
+    with pytest.warns(UserWarning, match=r"that hold NaN or infinity: 3\.tensor\.factors\.mean\.1$") as caught:
         save(model, tmp_path)
+    assert caught[0].filename == __file__
     assert not load_file(tmp_path / TENSORS_FILE)["3.tensor.factors.mean.1"].isfinite().all()
     with pytest.warns(
         UserWarning, match=r"^loading param.* hold NaN or infinity: 3\.tensor\.factors\.mean\.1$"

@@ -29,8 +29,9 @@ def test_a_kl_counted_for_every_accumulated_batch_is_pointed_out_once() -> None:
         optimizer.step()
         ranks.step()
 
-    with pytest.warns(UserWarning, match=r"the KL entered this step 3 times.*ranks.kl_backward\(\) once"):
+    with pytest.warns(UserWarning, match=r"the KL entered this step 3 times.*ranks.kl_backward\(\) once") as caught:
         step()
+    assert caught[0].filename == __file__
     step()
 
 
@@ -99,8 +100,26 @@ def test_a_step_once_per_epoch_is_pointed_out() -> None:
     for _ in range(5):
         (nll(model) + ranks.kl()).backward()
         optimizer.step()
-    with pytest.warns(UserWarning, match=r"optimizer.step\(\) was called 5 times since the last ranks.step\(\)"):
+    with pytest.warns(
+        UserWarning, match=r"optimizer.step\(\) was called 5 times since the last ranks.step\(\)"
+    ) as caught:
         ranks.step()
+    assert caught[0].filename == __file__
+
+
+def test_optimizer_steps_without_a_step_of_ranks_are_pointed_out_once_whatever_their_number() -> None:
+    model, optimizer, ranks = make()
+
+    def steps(times: int) -> None:
+        for _ in range(times):
+            (nll(model) + ranks.kl()).backward()
+            optimizer.step()
+        ranks.step()
+
+    with pytest.warns(UserWarning, match="called 2 times since"):
+        steps(2)
+    steps(3)
+    steps(12)
 
 
 def test_optimizer_steps_before_the_kl_joins_are_no_concern() -> None:
@@ -121,8 +140,9 @@ def test_a_step_between_backward_and_optimizer_is_pointed_out_once() -> None:
         ranks.step()
         optimizer.step()
 
-    with pytest.warns(UserWarning, match=r"ranks.step\(\) came between backward\(\) and optimizer.step\(\)"):
+    with pytest.warns(UserWarning, match=r"ranks.step\(\) came between backward\(\) and optimizer.step\(\)") as caught:
         step()
+    assert caught[0].filename == __file__
     step()
 
 
@@ -158,8 +178,9 @@ def test_a_loop_that_never_calls_step_is_pointed_out_while_it_trains() -> None:
             optimizer.zero_grad()
 
     without_ranks_step(50)
-    with pytest.warns(UserWarning, match=r"called 50 times and ranks.step\(\) never since"):
+    with pytest.warns(UserWarning, match=r"called 50 times and ranks.step\(\) never since") as caught:
         without_ranks_step(1)
+    assert caught[0].filename == __file__
     without_ranks_step(20)  # said once
 
 

@@ -310,8 +310,9 @@ def test_training_past_total_steps_is_pointed_out_once() -> None:
     model, ranks = make(total_steps=5)
     for _ in range(5):
         train_step(model, ranks)
-    with pytest.warns(UserWarning, match=r"step 6, but total_steps is 5: .*epochs \* len\(loader\)"):
+    with pytest.warns(UserWarning, match=r"step 6, but total_steps is 5: .*epochs \* len\(loader\)") as caught:
         train_step(model, ranks)
+    assert caught[0].filename == __file__
     train_step(model, ranks)
 
 

@@ -1,4 +1,4 @@
-"""What is wrapped around a model takes no part in its names."""
+"""What is wrapped around a model takes no part in its names, and inner calls none in warnings."""
 
 from functools import partial
 
@@ -8,7 +8,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import rankfold as rf
-from rankfold.wrapping import unwrapped
+from rankfold.wrapping import unwrapped, warn
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +52,15 @@ def test_wrapped_and_plain_models_have_the_same_checkpoints_and_reports(wrapper,
 def test_parts_that_are_wrapped_stay_so():
     model = nn.Sequential(nn.DataParallel(nn.Linear(3, 2)))
     assert unwrapped(model) is model
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
+def test_in_compiled_code_a_warning_is_only_that():
+    @torch.compile(backend="eager")
+    def doubled(x):
+        warn("look here")
+        return 2 * x
+
+    with pytest.warns() as caught:
+        assert doubled(torch.ones(())) == 2
+    assert [str(one.message) for one in caught if one.category is UserWarning] == ["look here"]

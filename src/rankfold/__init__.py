@@ -7,12 +7,12 @@
 Linear(in_features=784, out_features=512, bias=True, TTM [4, 4, 7, 7] x [8, 4, 4, 4], ranks [20, 20, 20])
 """
 
-from rankfold.accounting import accounting
-from rankfold.accounting_text import report
 from rankfold.batch_norm import update_bn
 from rankfold.capture import CapturedStep
 from rankfold.checkpoint import load, save
 from rankfold.config import CP, TT, TTM, TensorConfig, Tucker
+from rankfold.counts import accounting
+from rankfold.counts_table import report
 from rankfold.distributed import rewrap
 from rankfold.health import NumericalFault
 from rankfold.layers import Conv1d, Conv2d, Embedding, EmbeddingBag, Linear, Recurrent

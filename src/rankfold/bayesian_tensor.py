@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from rankfold import kernels
 from rankfold.bayesian_vector import BayesianVector
 from rankfold.config import TensorConfig
+from rankfold.flat import end_to_end
 from rankfold.formats import TensorFormat
 from rankfold.formats.base import LARGEST_COPY
 from rankfold.gaussian import Variance, as_tensors, at_least_float32
-from rankfold.moments import governors, joined, rank_moments, sums_over_governed
+from rankfold.moments import governors, rank_moments, sums_over_governed
 from rankfold.posterior import (
     INITIAL_STD_RATIO,
     FactorPosterior,
@@ -102,30 +103,6 @@ class BayesianTensor(nn.Module):
     def rows(self, index: Tensor) -> Tensor:
         """Rows ``A[index]`` for index (N,), (N, J)."""
         return kernels.rows(self.format, self.factors(), index)
-
-    def pooled_rows(
-        self,
-        index: Tensor,
-        offsets: Tensor | None,
-        weights: Tensor | None,
-        *,
-        mode: str,
-        include_last_offset: bool,
-        padding_idx: int | None,
-    ) -> Tensor | None:
-        """Sums or means of bags of rows, (B, J), as ``F.embedding_bag`` pools them; ``None`` without a kernel."""
-        if not kernels.can_pool(self.format, self.factors.mean[0], index, offsets, weights, mode):
-            return None
-        return kernels.pooled_rows(
-            self.format,
-            self.factors(),
-            index,
-            offsets,
-            weights,
-            mode=mode,
-            include_last_offset=include_last_offset,
-            padding_idx=padding_idx,
-        )
 
     def matrix(self) -> Tensor:
         """``A`` (I, J): a sample in training, the posterior mean in eval.
@@ -240,7 +217,7 @@ class BayesianTensor(nn.Module):
         return self
 
     def extra_repr(self) -> str:
-        return describe(self.format) + ("" if self.inference == "bayes" else f", {self.inference}")
+        return str(self.format) + ("" if self.inference == "bayes" else f", {self.inference}")
 
 
 def _initial_means(format: TensorFormat, weight_std: float, equal_rows: bool, matrix: Tensor | None) -> list[Tensor]:
@@ -265,7 +242,7 @@ def update_variances(tensors: Iterable[BayesianTensor], step_size: float) -> Non
     for (_, prior), group in groups.items():
         variances = [tensor.variance for tensor in group]
         moments = rank_moments([(tensor.factors, tensor.format) for tensor in group])
-        best = prior.best_variance(moments, joined([tensor.count for tensor in group]))
+        best = prior.best_variance(moments, end_to_end([tensor.count for tensor in group]))
         torch._foreach_lerp_(variances, best.to(variances[0].dtype).split([len(v) for v in variances]), step_size)
 
 
@@ -273,12 +250,6 @@ def tensors_of(model: nn.Module) -> dict[str, BayesianTensor]:
     """Every tensor of a model by its name; a shared one appears once."""
     check_model(model)
     return {name: module for name, module in model.named_modules() if isinstance(module, BayesianTensor)}
-
-
-def describe(format: TensorFormat) -> str:
-    """A format in one line: ``TTM (28, 28) x (16, 32), ranks 20``."""
-    dims = " x ".join(str(list(folding.dims)) for folding in (format.inputs, format.outputs))
-    return f"{format.name} {dims}, ranks {list(format.ranks)}"
 
 
 def replace_data(parameter: nn.Parameter, data: Tensor) -> None:

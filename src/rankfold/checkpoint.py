@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -27,11 +26,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from rankfold.bayesian_tensor import BayesianTensor, describe, tensors_of
+from rankfold.bayesian_tensor import BayesianTensor, tensors_of
 from rankfold.health import first_of, not_finite
 from rankfold.manifest import Manifest
 from rankfold.whole_files import errors_of_the_system, given_path, real_file, writing
-from rankfold.wrapping import check_values, unwrapped
+from rankfold.wrapping import check_values, unwrapped, warn
 
 TENSORS_FILE = "model.safetensors"
 MANIFEST_FILE = "rankfold.json"
@@ -167,7 +166,7 @@ def _own_memory(value: Tensor) -> Tensor:
 def _warn_of_broken(action: str, parameters: Iterable[tuple[str, Tensor]]) -> None:
     """Name the parameters that hold NaN or infinity; they may still be looked at."""
     if broken := not_finite(parameters):
-        warnings.warn(f"{action} parameters that hold NaN or infinity: {first_of(broken)}", stacklevel=3)
+        warn(f"{action} parameters that hold NaN or infinity: {first_of(broken)}")
 
 
 def _write(stored: dict[str, Tensor], text: str, folder: Path) -> None:
@@ -243,7 +242,7 @@ def _tensor_differences(model: nn.Module, manifest: Manifest) -> Iterator[str]:
             yield f"{stored.name}: {stored.format} in the checkpoint, missing in the model"
     for name, tensor in tensors_of(model).items():
         if tensor not in covered:
-            yield f"{name}: {describe(tensor.format)} in the model, missing in the checkpoint"
+            yield f"{name}: {tensor.format} in the model, missing in the checkpoint"
 
 
 def _state_differences(

@@ -11,20 +11,18 @@ program that ``torch.export`` makes has one plan for all batches, that of the ex
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import lru_cache, wraps
-from typing import NamedTuple, ParamSpec, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from rankfold.compiled import constant
 from rankfold.contraction_order import BATCH, cheapest_steps, copy_cost, step_cost
 from rankfold.pairwise import Pairwise, pairwise
 
 Shapes = tuple[tuple[int, ...], ...]
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 # Plans are made for this size where it depends on the data.
 _UNKNOWN_SIZE = 1024
@@ -112,19 +110,6 @@ def order_of_rows(rows: str, shapes: Shapes, rebuild: str, batch: int) -> str:
     ``abc`` all of it is copied. The batch is copied instead, to the same order.
     """
     return _rebuilding(rows, shapes, rebuild, planned_size(batch))[0]
-
-
-def constant(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Compute once per arguments; to compiled code the result is a constant, as it depends on shapes alone."""
-    cached = lru_cache(maxsize=16384)(function)
-
-    @wraps(function)
-    def look_up(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        return cached(*args, **kwargs)  # type: ignore[arg-type]  # arguments are strings, integers and tuples
-
-    # all that torch.compiler.assume_constant_result does, after a second or two of importing the compiler
-    look_up._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return look_up
 
 
 @constant

@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from rankfold.contraction import constant, contract, plan, planned_size
+from rankfold.compiled import constant
+from rankfold.contraction import contract, plan, planned_size
 from rankfold.contraction_order import cost_of
 from rankfold.formats import Factors, TensorFormat
 from rankfold.formats.base import RANK

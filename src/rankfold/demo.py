@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from rankfold.accounting import Counts, accounting
 from rankfold.config import CP, TT, TTM, TensorConfig, Tucker
+from rankfold.counts import Counts, accounting
 from rankfold.data.digits import NUM_CLASSES, NUM_PIXELS, Digits
 from rankfold.experiments.spec import FormatName, PriorName
 from rankfold.experiments.task import PRIORS

@@ -8,6 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from rankfold.flat import end_to_end
 from rankfold.formats import Factors, RankGroup, TensorFormat
 from rankfold.kernels import launch, slices
 from rankfold.posterior import FactorPosterior, GaussianPosterior, arrays_in
@@ -23,12 +24,14 @@ def rank_moments(pairs: Sequence[tuple[FactorPosterior, TensorFormat]]) -> Tenso
             return slices.second_moments(means, log_stds, _in_one_row(tuple(format for _, format in pairs)))
         except Exception as error:  # whatever stops a compiler or a launch must not stop the user
             launch.give_up(error)
-    return joined([sums_over_governed(posterior.second_moments(), format.rank_groups) for posterior, format in pairs])
+    return end_to_end(
+        [sums_over_governed(posterior.second_moments(), format.rank_groups) for posterior, format in pairs]
+    )
 
 
 def sums_over_governed(arrays: Factors, groups: Sequence[RankGroup]) -> Tensor:
     """The sums of factor-shaped arrays over the entries that each rank governs, (ΣR,)."""
-    return joined([sum_of_slices([(arrays[factor], axis) for factor, axis in group.governed]) for group in groups])
+    return end_to_end([sum_of_slices([(arrays[factor], axis) for factor, axis in group.governed]) for group in groups])
 
 
 @cache
@@ -46,11 +49,6 @@ def sum_of_slices(parts: Sequence[tuple[Tensor, int]]) -> Tensor:
     """Sum tensors over all axes but one each, and the results over the parts."""
     sums = [tensor.movedim(axis, 0).flatten(1).sum(1) for tensor, axis in parts]
     return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
-
-
-def joined(vectors: Sequence[Tensor]) -> Tensor:
-    """Vectors end to end; a lone one as it is."""
-    return vectors[0] if len(vectors) == 1 else torch.cat(list(vectors))
 
 
 @cache

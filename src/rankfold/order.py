@@ -7,7 +7,6 @@ at the first step.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, final
 
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rankfold.wrapping import unwrapped_optimizer
+from rankfold.wrapping import unwrapped_optimizer, warn
 
 # So many steps of an optimizer without ranks.step() are no accident of the order any more.
 MOST_STEPS_AHEAD = 50
@@ -49,8 +48,9 @@ class StepOrder:
         self._kl_calls += 1
         if self._optimizer_steps and max(self._optimizer_steps.values()) == MOST_STEPS_AHEAD:
             self._warn(
+                "no step",
                 f"optimizer.step() was called {MOST_STEPS_AHEAD} times and ranks.step() never since; call it after "
-                f"every optimizer.step(), or λ stays as it is, β does not rise and no rank is cut"
+                f"every optimizer.step(), or λ stays as it is, β does not rise and no rank is cut",
             )
 
     def check(self) -> None:
@@ -104,8 +104,9 @@ class StepOrder:
         # a GradScaler may skip this for good reasons, so its absence alone means nothing
         if self._stepped_too_early and self._backwards == 0:
             self._warn(
+                "too early",
                 "ranks.step() came between backward() and optimizer.step(), so λ lags one step behind; keep the order "
-                "loss.backward(); optimizer.step(); ranks.step()"
+                "loss.backward(); optimizer.step(); ranks.step()",
             )
         elif self._backwards > 0:  # steps on a loss without the KL are no concern of λ
             self._optimizer_steps[id(optimizer)] = self._optimizer_steps.get(id(optimizer), 0) + 1
@@ -116,8 +117,9 @@ class StepOrder:
         most = max(self._optimizer_steps.values(), default=0)
         if most > 1:
             self._warn(
+                "too rarely",
                 f"optimizer.step() was called {most} times since the last ranks.step(); call ranks.step() after every "
-                f"one of them, or λ and the warm-up fall behind (total_steps counts calls of ranks.step())"
+                f"one of them, or λ and the warm-up fall behind (total_steps counts calls of ranks.step())",
             )
 
     def _check_weight(self) -> None:
@@ -131,16 +133,17 @@ class StepOrder:
         several = max(self._optimizer_steps.values(), default=0) > 1
         if self._backwards > 1 and not several and abs(float(weight) - self._backwards) < 1e-3:
             self._warn(
+                "too much KL",
                 f"the KL entered this step {self._backwards} times, each time with its full weight. If the NLL of the "
                 f"accumulated batches is averaged, average both, ((nll + ranks.kl()) / {self._backwards}).backward(), "
-                f"or leave kl() out of the loss and call ranks.kl_backward() once before optimizer.step()"
+                f"or leave kl() out of the loss and call ranks.kl_backward() once before optimizer.step()",
             )
 
-    def _warn(self, message: str) -> None:
-        kind = message[:30]  # each is said once
-        if kind not in self._warned:
-            self._warned.add(kind)
-            warnings.warn(message, stacklevel=5)
+    def _warn(self, fault: str, message: str) -> None:
+        """Every fault is said once."""
+        if fault not in self._warned:
+            self._warned.add(fault)
+            warn(message)
 
 
 def check_mode(parts: Iterable[nn.Module]) -> None:
@@ -156,8 +159,7 @@ def check_mode(parts: Iterable[nn.Module]) -> None:
 def warn_past_the_end(step: int, total_steps: int | None) -> None:
     """Point out the first step after the last one."""
     if total_steps is not None and step == total_steps + 1:
-        warnings.warn(
+        warn(
             f"this is step {step}, but total_steps is {total_steps}: the warm-up and all pruning are over. For several "
-            f"epochs give total_steps=epochs * len(loader)",
-            stacklevel=4,
+            f"epochs give total_steps=epochs * len(loader)"
         )

@@ -47,7 +47,7 @@ def arranged(term: str, order: str, size: Mapping[str, int], shape: tuple[int, .
 
 
 def with_first(axis: int, x: Tensor) -> Tensor:
-    """An operand with this axis before all others; past axes of size 1 by reshaping, as above."""
+    """An operand with this axis before all others; past axes of size 1 by reshaping, as in :class:`Arranged`."""
     if math.prod(x.shape[:axis]) == 1:
         return x.reshape(x.shape[axis], *x.shape[:axis], *x.shape[axis + 1 :])
     return x.movedim(axis, 0)

@@ -6,7 +6,6 @@ factors, weights rebuilt from their means *are* the mean weights.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +17,7 @@ from rankfold.batch_norm import Batch, called_with, checked, collecting, norms_o
 from rankfold.gaussian import at_least_float32
 from rankfold.layers.base import posterior_mean
 from rankfold.posterior import FactorPosterior, GaussianPosterior
+from rankfold.wrapping import warn
 
 
 def predict(
@@ -118,11 +118,9 @@ def draws(
 def warn_of_batch_norm(model: nn.Module) -> None:
     """Say that draws are about to be normalised by statistics that are not theirs."""
     if norms_of(model) and any(isinstance(module, GaussianPosterior) for module in model.modules()):
-        warnings.warn(
+        warn(
             "the model has batch norm, and no draw of its weights has the running statistics; predictions may be far "
-            "off. Give bn_batches=, some batches of training inputs, so that every draw gets its own",
-            UserWarning,
-            stacklevel=3,
+            "off. Give bn_batches=, some batches of training inputs, so that every draw gets its own"
         )
 
 

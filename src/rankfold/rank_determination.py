@@ -28,7 +28,7 @@ from rankfold.pruning.cutting import PruneResult, cut_dead_ranks, optimizers_of
 from rankfold.pruning.optimizer_state import check_kind, check_state
 from rankfold.pruning.patience import RankWatch, check_saved
 from rankfold.pruning.redundancy import simplify_
-from rankfold.pruning.rules import PruningRule, check_rule, default_rule
+from rankfold.pruning.rules import PruningRule, check_rule, dead_ranks
 from rankfold.schedule import Pruning, Schedule, check_numbers
 
 if TYPE_CHECKING:  # some builds of torch have no processes
@@ -213,8 +213,7 @@ class RankDetermination:
         """Cut the ranks that are dead right now, without waiting for a moment or for patience."""
         check_rule(rule, self.tensors)
         chosen = rule or self.rule
-        dead = {n: (chosen or default_rule(t)).dead(t) for n, t in self.tensors.items() if t.has_prior}
-        return self._cut(dead, chosen)
+        return self._cut(dead_ranks(self.tensors, chosen), chosen)
 
     def restore(self) -> int:
         """Return to the last good state after a :class:`~rankfold.NumericalFault`; its step."""

@@ -1,14 +1,18 @@
-"""Models inside ``torch.compile``, DataParallel or DistributedDataParallel, and optimizers inside Accelerate."""
+"""What lies between the user's line and a model: wrappers such as ``torch.compile`` and DDP, and calls of torch."""
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterable
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 
 _COMPILED = "_orig_mod"  # where the module that torch.compile returns keeps the one it was given
+_INNER = ("rankfold", "torch")  # packages whose calls no user wrote
 
 
 def check_model(model: object) -> None:
@@ -52,3 +56,15 @@ def unwrapped_optimizer(optimizer: Optimizer) -> Optimizer:
     """The optimizer itself, without the wrapper that Accelerate puts around it."""
     inner = vars(optimizer).get("optimizer")
     return unwrapped_optimizer(inner) if isinstance(inner, Optimizer) else optimizer
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn of the user's line, which is the innermost one outside of this package and of torch."""
+    if torch.compiler.is_compiling():
+        warnings.warn(message, category, stacklevel=2)  # which frames led here cannot be asked there
+        return
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INNER:
+        frame = frame.f_back
+    module, said = frame.f_globals.get("__name__"), frame.f_globals.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(message, category, frame.f_code.co_filename, frame.f_lineno, module, said)

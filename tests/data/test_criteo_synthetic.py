@@ -5,11 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from torchmetrics.functional.classification import binary_auroc
 
 from rankfold.data.criteo import KAGGLE_SIZES, Criteo
 from rankfold.data.criteo_laws import EXPONENTS, NUMBER_LAWS, fit_exponents, fit_numbers
 from rankfold.data.criteo_synthetic import CHUNK, PlantedClicks
-from rankfold.experiments.bootstrap import weighted_auc
 
 MODES = {2: (200, 220, 250), 20: (200, 200, 200)}
 
@@ -50,7 +50,7 @@ def test_clicks_are_drawn_from_the_probabilities(planted, rows):
         expected = float(rows.probabilities[inside].mean())
         assert float(rows.labels[inside].double().mean()) == pytest.approx(expected, abs=0.02)
     torch.testing.assert_close(planted.probabilities(rows.numbers, rows.categories), rows.probabilities)
-    assert weighted_auc(rows.probabilities.numpy(), rows.labels.numpy(), np.ones(len(rows.labels))) > 0.75
+    assert binary_auroc(rows.probabilities, rows.labels.long()) > 0.75
 
 
 def test_rows_depend_on_the_seed_and_the_chunk_alone(planted, rows):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rankfold.accounting import accounting
+from rankfold.counts import accounting
 from rankfold.experiments.mnist import TASK, classifier
 from rankfold.experiments.spec import Spec, read_rows, read_spec, read_toml
 from rankfold.surgery import tensorize_

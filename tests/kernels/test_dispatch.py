@@ -305,8 +305,10 @@ def test_a_kernel_that_fails_warns_once_and_plain_torch_takes_over(format, devic
     monkeypatch.setattr(launch, "_failed", False)
     factors, exact = factors_of(format, device)
     index = random_index(format, device)
-    with pytest.warns(RuntimeWarning, match="Triton kernels cannot run here .RuntimeError: no compiler was found."):
+    message = "Triton kernels cannot run here .RuntimeError: no compiler was found."
+    with pytest.warns(RuntimeWarning, match=message) as caught:
         ours = kernels.rows(format, factors, index)
+    assert caught[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert_same(ours, format.rows(exact, index), factors, exact, 1e-6)

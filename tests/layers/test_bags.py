@@ -8,7 +8,7 @@ import rankfold as rf
 from rankfold.formats import CP, TensorTrain, TensorTrainMatrix, Tucker
 from rankfold.kernels import dispatch
 from rankfold.layers import Embedding, EmbeddingBag, embedding
-from rankfold.layers.bags import pooled_rows, split
+from rankfold.layers.bags import pooled_before_outputs, split
 from rankfold.shapes import Folding
 
 INPUTS, OUTPUTS = Folding(50, (3, 4, 5)), Folding(13, (2, 7))
@@ -29,7 +29,7 @@ def test_pooling_before_the_shared_factors_is_pooling_after_them(name, least, mo
     monkeypatch.setitem(dispatch.LEAST_ROWS["cpu"], format.name, least)
     factors = [factor.requires_grad_() for factor in format.random_factors(1.0)]
     index, weights = torch.randint(50, (9,)), torch.randn(4, 9, dtype=torch.float64)
-    ours = pooled_rows(format, factors, index, lambda rows: weights @ rows)
+    ours = pooled_before_outputs(format, factors, index, lambda rows: weights @ rows)
     truth = weights @ format.reconstruct(factors)[index]
     torch.testing.assert_close(ours, truth, rtol=1e-10, atol=1e-12)
     direction = torch.randn_like(truth)

@@ -16,7 +16,16 @@ from transformers.pytorch_utils import Conv1D
 
 import rankfold as rf
 from rankfold.bayesian_tensor import BayesianTensor
-from rankfold.layers import Conv1d, Conv2d, DenseTwin, Embedding, EmbeddingBag, Linear, Recurrent, TensorizedLayer
+from rankfold.layers import (
+    Conv1d,
+    Conv2d,
+    Embedding,
+    EmbeddingBag,
+    Linear,
+    Recurrent,
+    TensorizedLayer,
+    TensorizedModule,
+)
 from rankfold.posterior import GaussianPosterior
 
 
@@ -24,7 +33,7 @@ from rankfold.posterior import GaussianPosterior
 class Case:
     """A tensorized class, the ``torch.nn`` layer it stands in for, and an input; awkward sizes throughout."""
 
-    twin: type[DenseTwin]
+    twin: type[TensorizedModule]
     dense: Callable[[], nn.Module]
     input: Callable[[], torch.Tensor]
 

@@ -9,7 +9,7 @@ from torch import nn
 import rankfold as rf
 from rankfold.bayesian_tensor import BayesianTensor
 from rankfold.config import TensorConfig
-from rankfold.pruning.averaging import TwoWindows, WindowAverage
+from rankfold.pruning.averaging import TwoWindows, WindowAverage, update_all
 from rankfold.pruning.rules import InformationRule, PruningRule, RelativeNormRule, VarianceRule, slice_information
 
 CONFIGS: list[TensorConfig] = [
@@ -201,7 +201,7 @@ def test_jitter_of_many_entries_is_not_taken_for_information() -> None:
             with torch.no_grad():
                 for mean, value in zip(tensor.factors.mean, settled, strict=True):
                     mean.copy_(value + jitter_std * torch.randn_like(value))
-            average.update()
+            update_all([average])
         windows = average.close_window()
     naive = slice_information(tensor, TwoWindows.now(tensor))[2]
     assert sum(float(n[:, 1].sum()) for n in naive) > 1000

@@ -7,7 +7,7 @@ import pytest
 from torch import nn
 
 import rankfold as rf
-from rankfold.accounting import accounting
+from rankfold.counts import accounting
 from rankfold.experiments import mnist
 from rankfold.reporting.layers import layers_of, sums_of
 from rankfold.reporting.reading import read_run

@@ -8,9 +8,9 @@ from models import CASES, gpt2, mlp
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rankfold.accounting_text import report
 from rankfold.bayesian_tensor import BayesianTensor
 from rankfold.config import CP, TT, TTM, Tucker
+from rankfold.counts_table import report
 from rankfold.surgery.planning import plan
 from rankfold.surgery.tensorize import tensorize_
 

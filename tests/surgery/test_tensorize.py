@@ -12,7 +12,7 @@ from torch import nn
 
 import rankfold as rf
 from rankfold.config import CP, TT, TTM, Tucker
-from rankfold.layers import DenseTwin, Recurrent
+from rankfold.layers import Recurrent, TensorizedModule
 from rankfold.parameters import param_groups
 from rankfold.rank_determination import RankDetermination
 from rankfold.surgery.tensorize import tensorize_, to_dense
@@ -20,8 +20,8 @@ from rankfold.surgery.tensorize import tensorize_, to_dense
 FORMATS = [CP, Tucker, TT, TTM]
 
 
-def twins(model: nn.Module) -> list[DenseTwin]:
-    return [module for module in model.modules() if isinstance(module, DenseTwin)]
+def twins(model: nn.Module) -> list[TensorizedModule]:
+    return [module for module in model.modules() if isinstance(module, TensorizedModule)]
 
 
 # Whole models -----------------------------------------------------------------------------------------
@@ -462,6 +462,7 @@ def test_containers_that_cannot_be_changed_are_left_alone():
 
 def test_a_padding_row_that_is_not_zero_is_pointed_out():
     table = nn.Embedding.from_pretrained(torch.randn(50, 16), freeze=False, padding_idx=7)
-    with pytest.warns(UserWarning, match=r"padding_idx becomes zero, which it is not yet, in 0"):
+    with pytest.warns(UserWarning, match=r"padding_idx becomes zero, which it is not yet, in 0") as caught:
         model = tensorize_(nn.Sequential(table), TT(3), "0", trained=True)
+    assert caught[0].filename == __file__
     assert not model(torch.tensor([7])).any()

@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.live import Live
 from torch import nn
 
-from rankfold.accounting import accounting
 from rankfold.architecture import Architecture
 from rankfold.checkpoint import save
 from rankfold.cli.demo_plot import plot_ranks
@@ -22,6 +21,7 @@ from rankfold.cli.demo_screen import progress_lines, result_table, screen
 from rankfold.cli.stopping import above_cursor, exit_code, stop_requests
 from rankfold.cli.train_options import MOST_SEED
 from rankfold.cli.writing import check_folder, writing
+from rankfold.counts import accounting
 from rankfold.data.digits import Digits, load_digits
 from rankfold.demo import DemoRun, Settings, accuracy, classifier, train_dense
 from rankfold.experiments.provenance import provenance

@@ -17,11 +17,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from rankfold.accounting import accounting
 from rankfold.architecture import Architecture, Input, find_network, rebuild
 from rankfold.checkpoint import MANIFEST_FILE, read_manifest
 from rankfold.cli.reading import refusal
 from rankfold.cli.writing import writing
+from rankfold.counts import accounting
 from rankfold.data.errors import DataError
 from rankfold.export import ExportError, export_onnx, export_program
 from rankfold.export.int8 import MIN_ENTRIES

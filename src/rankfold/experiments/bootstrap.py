@@ -19,13 +19,11 @@ class AUCDifference:
     Attributes:
         difference: on the examples themselves.
         low, high: between them lie 95 % of the differences on resampled examples.
-        share_below_zero: how many of those differences are negative.
     """
 
     difference: float
     low: float
     high: float
-    share_below_zero: float
 
 
 def paired_bootstrap(
@@ -43,7 +41,7 @@ def paired_bootstrap(
     0.25
     """
     clicks = np.asarray(labels).astype(bool)
-    models = [[_Ranking(row, clicks) for row in np.atleast_2d(np.asarray(s, float))] for s in (scores_a, scores_b)]
+    models = [[Ranking(row, clicks) for row in np.atleast_2d(np.asarray(s, float))] for s in (scores_a, scores_b)]
     _check(clicks, draws)
     random = np.random.default_rng(seed)
     differences = [_difference(models, weights) for weights in _weights(clicks, draws, random)]
@@ -52,17 +50,11 @@ def paired_bootstrap(
         difference=_difference(models, np.ones(len(clicks))),
         low=float(low),
         high=float(high),
-        share_below_zero=float(np.mean(np.array(differences) < 0)),
     )
 
 
-def weighted_auc(scores: ArrayLike, labels: ArrayLike, weights: ArrayLike) -> float:
-    """AUC where example n counts as ``weights[n]`` examples; ties count half."""
-    return _Ranking(np.asarray(scores, float), np.asarray(labels).astype(bool)).auc(np.asarray(weights, float))
-
-
 @final
-class _Ranking:
+class Ranking:
     """Examples in the order of one model's scores, so that a resampling costs no sorting."""
 
     def __init__(self, scores: _Floats, clicks: NDArray[np.bool_]) -> None:
@@ -77,6 +69,7 @@ class _Ranking:
         self._ties = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
 
     def auc(self, weights: _Floats) -> float:
+        """AUC where example n counts as ``weights[n]`` examples; ties count half."""
         ordered = weights[self._order]
         clicks = np.add.reduceat(np.where(self._clicks, ordered, 0.0), self._ties)
         others = np.add.reduceat(np.where(self._clicks, 0.0, ordered), self._ties)
@@ -85,7 +78,7 @@ class _Ranking:
         return float((clicks * (below + 0.5 * others)).sum() / (clicks.sum() * others.sum()))
 
 
-def _difference(models: list[list[_Ranking]], weights: _Floats) -> float:
+def _difference(models: list[list[Ranking]], weights: _Floats) -> float:
     first, second = (float(np.mean([ranking.auc(weights) for ranking in rankings])) for rankings in models)
     return first - second
 

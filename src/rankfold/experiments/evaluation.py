@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rankfold.batch_norm import Batch
 from rankfold.bayesian_tensor import tensors_of
 from rankfold.experiments.batch_norm import batches_of_draws
 from rankfold.experiments.task import Data, Examples
 from rankfold.predictive import sampled
-from rankfold.uncertainty import Predictions, calibration_bins, ood_auroc, predictive_statistics, score
+from rankfold.uncertainty import calibration_bins, ood_auroc, predictive_statistics, score
 
 NUM_SAMPLES = 32
 NUM_DRAWS_OF_ONE = 200  # of the hardest example, enough for a density
@@ -32,32 +30,23 @@ def classification(model: nn.Module, data: Data, seed: int, batch_size: int = 10
 def _scores(model: nn.Module, data: Data, samples: int, batch_size: int) -> dict[str, Any]:
     """Scores on the evaluation examples, and AUROC of two measures of uncertainty against unfamiliar ones."""
     bn_batches = batches_of_draws(model, data) if samples else None
-    inside = _statistics(model, data.evaluation.inputs, samples, batch_size, bn_batches)
+    options: dict[str, Any] = {"samples": samples, "batch_size": batch_size, "bn_batches": bn_batches}
+    inside = predictive_statistics(model, *data.evaluation.inputs, **options)
     scores: dict[str, Any] = asdict(score(inside.probabilities, data.evaluation.labels))
     scores["calibration"] = asdict(calibration_bins(inside.probabilities, data.evaluation.labels))
     scores["auroc_entropy"] = scores["auroc_mutual_information"] = None
     if data.unfamiliar is not None:
-        outside = _statistics(model, data.unfamiliar, samples, batch_size, bn_batches)
+        outside = predictive_statistics(model, *data.unfamiliar, **options)
         scores["auroc_entropy"] = ood_auroc(inside.entropy, outside.entropy)
         if samples:
             scores["auroc_mutual_information"] = ood_auroc(inside.mutual_information, outside.mutual_information)
     return scores
 
 
-def _statistics(
-    model: nn.Module,
-    inputs: tuple[Tensor, ...],
-    samples: int,
-    batch_size: int = 1000,
-    bn_batches: Sequence[Batch] | None = None,
-) -> Predictions:
-    return predictive_statistics(model, *inputs, samples=samples, batch_size=batch_size, bn_batches=bn_batches)
-
-
 @torch.no_grad()
 def hard_example(model: nn.Module, examples: Examples) -> dict[str, Any]:
     """The example about which samples of the weights disagree most, with what they say of it."""
-    predictions = _statistics(model, examples.inputs, NUM_SAMPLES)
+    predictions = predictive_statistics(model, *examples.inputs, samples=NUM_SAMPLES)
     index = int(predictions.mutual_information.argmax())
     one = tuple(values[index : index + 1] for values in examples.inputs)
     with sampled(model):

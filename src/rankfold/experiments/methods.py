@@ -16,9 +16,9 @@ from typing import final
 import torch
 from torch import nn
 
-from rankfold.accounting import accounting
 from rankfold.checkpoint import load, save
 from rankfold.config import Inference
+from rankfold.counts import accounting
 from rankfold.experiments.memory_check import check_memory_in_use
 from rankfold.experiments.rows_in_use import rows_in_use
 from rankfold.experiments.spec import Spec

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from rankfold.accounting import accounting
 from rankfold.architecture import Architecture
 from rankfold.bayesian_tensor import tensors_of
 from rankfold.checkpoint import save
+from rankfold.counts import accounting
 from rankfold.experiments.evaluation import classification
 from rankfold.experiments.methods import Ranks, Workshop, train
 from rankfold.experiments.provenance import peak_memory, provenance, start_measuring_memory

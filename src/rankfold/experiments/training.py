@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Adam, AdamW
 
-from rankfold.accounting import accounting
 from rankfold.bayesian_tensor import tensors_of
 from rankfold.capture import CapturedStep
+from rankfold.counts import accounting
 from rankfold.experiments.checkpoints import read_checkpoint, write_checkpoint
 from rankfold.experiments.spec import Spec
 from rankfold.experiments.task import Examples, num_right

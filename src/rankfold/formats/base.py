@@ -2,9 +2,10 @@
 
 A format describes a matrix ``A`` of ``I`` inputs and ``J`` outputs folded into modes
 ``I_1 … I_p`` and ``J_1 … J_q``, and held as factors. It owns no parameters: every method takes
-the factors. A format is fully described by three facts (the shapes of its factors, the index
-letters on them, the rank groups), so rebuilding, applying, fetching rows, inner products,
-initialising and cutting ranks are each written once, here.
+the factors. A format says how many ranks it has, the shapes of its factors, the index letters on
+them, the rank groups, the ranks that are of use, and how a tensor is decomposed. The rest follows:
+rebuilding, applying, fetching rows, inner products, initialising and cutting ranks are each written
+once, here.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch import Tensor
 from rankfold.contraction import contract, contract_rows, order_of_rows, rebuilding_is_cheaper
 from rankfold.contraction_order import BATCH
 from rankfold.formats.blockwise import Pairs, blockwise_tt_svd
+from rankfold.formats.decompositions import balanced
 from rankfold.pairwise import with_first
 from rankfold.shapes import Folding, is_positive_integer
 
@@ -113,6 +115,11 @@ class TensorFormat(ABC):
         return None
 
     # Written once for all formats --------------------------------------------------------------
+
+    def __str__(self) -> str:
+        """In one line: ``TTM [4, 7, 28] x [16, 32], ranks [20, 20]``."""
+        dims = " x ".join(str(list(folding.dims)) for folding in (self.inputs, self.outputs))
+        return f"{self.name} {dims}, ranks {list(self.ranks)}"
 
     @property
     def num_entries(self) -> int:
@@ -259,10 +266,10 @@ class TensorFormat(ABC):
         if matrix.numel() > LARGEST_COPY and self.train_pairs is not None:
             cores = blockwise_tt_svd(matrix.detach(), self.inputs, self.train_pairs, self.ranks)
             shaped = [core.reshape(shape) for core, shape in zip(cores, self.factor_shapes, strict=True)]
-            return [factor.to(matrix.dtype) for factor in _balance(shaped)]
+            return [factor.to(matrix.dtype) for factor in balanced(shaped)]
         below, right = self.inputs.padded_size - expected[0], self.outputs.padded_size - expected[1]
         padded = F.pad(matrix.detach().double(), (0, right, 0, below))
-        factors = _balance(self._decompose(padded.reshape(self.dims)))
+        factors = balanced(self._decompose(padded.reshape(self.dims)))
         return [factor.to(matrix.dtype) for factor in factors]
 
     def with_ranks(self, ranks: Sequence[int]) -> Self:
@@ -289,12 +296,3 @@ class TensorFormat(ABC):
     def rebuild_equation(self) -> str:
         """The contraction of all factors to the folded ``A``."""
         return f"{','.join(self.subscripts)}->{self.input_letters}{self.output_letters}"
-
-
-def _balance(factors: list[Tensor]) -> list[Tensor]:
-    """Rescale factors to one common root mean square; their product is unchanged, and stays if it is 0."""
-    sizes = torch.stack([factor.square().mean().sqrt() for factor in factors])
-    if not sizes.all():
-        return factors
-    common = sizes.log().mean().exp()
-    return [factor * (common / size) for factor, size in zip(factors, sizes, strict=True)]

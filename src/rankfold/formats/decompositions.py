@@ -1,6 +1,6 @@
 """Decomposing a dense tensor: TT-SVD, HOOI and CP by alternating least squares.
 
-All work in float64 and return factors of exactly the ranks asked for: ranks the tensor cannot use
+These work in float64 and return factors of exactly the ranks asked for: ranks the tensor cannot use
 are filled with zeros. The result has the tensor's dtype.
 """
 
@@ -13,6 +13,9 @@ from torch import Tensor
 from rankfold.contraction import contract
 
 _LETTERS = "abcdefghijklmnop"
+# So many sweeps at most, and none more once one gains less than this share, of the core or of the error.
+_HOOI_SWEEPS, _HOOI_GAIN = 100, 1e-6
+_ALS_SWEEPS, _ALS_GAIN = 200, 1e-5
 
 
 def tt_svd(tensor: Tensor, ranks: Sequence[int]) -> list[Tensor]:
@@ -29,29 +32,29 @@ def tt_svd(tensor: Tensor, ranks: Sequence[int]) -> list[Tensor]:
     return [*cores, remainder.reshape(left, dims[-1], 1).to(tensor.dtype)]
 
 
-def hooi(tensor: Tensor, ranks: Sequence[int], sweeps: int = 100, tolerance: float = 1e-6) -> list[Tensor]:
+def hooi(tensor: Tensor, ranks: Sequence[int]) -> list[Tensor]:
     """Tucker factors (I_n, R_n) and core: truncated HOSVD, refined by orthogonal iteration."""
     exact, order = tensor.double(), tensor.dim()
     factors = [_leading_columns(exact, n, ranks[n]) for n in range(order)]
     core = _project(exact, factors)
-    for _ in range(sweeps):
+    for _ in range(_HOOI_SWEEPS):
         for n in range(order):
             factors[n] = _leading_columns(_project(exact, factors, skip=n), n, ranks[n])
         # ‖A − Â‖² = ‖A‖² − ‖G‖² with orthonormal columns: the error falls as the core grows
         last_core, core = core, _project(exact, factors)
-        if core.square().sum() <= (1.0 + tolerance) * last_core.square().sum():
+        if core.square().sum() <= (1.0 + _HOOI_GAIN) * last_core.square().sum():
             break
     return [factor.to(tensor.dtype) for factor in (*factors, core)]
 
 
-def cp_als(tensor: Tensor, rank: int, sweeps: int = 200, tolerance: float = 1e-5) -> list[Tensor]:
+def cp_als(tensor: Tensor, rank: int) -> list[Tensor]:
     """CP factors (I_n, R) by alternating least squares, with a vanishing ridge for stability."""
     exact, order = tensor.double(), tensor.dim()
     generator = torch.Generator().manual_seed(0)
     kept = min(rank, exact.numel() // max(exact.shape))
     factors = [_cp_start(exact, n, kept, generator) for n in range(order)]
     squared_norm, last_error = exact.square().sum(), torch.inf
-    for _ in range(sweeps):
+    for _ in range(_ALS_SWEEPS):
         for n in range(order):
             target = _khatri_rao_product(exact, factors, n)  # (I_n, R)
             gram = _gram_product([f for m, f in enumerate(factors) if m != n])  # (R, R)
@@ -61,7 +64,7 @@ def cp_als(tensor: Tensor, rank: int, sweeps: int = 200, tolerance: float = 1e-5
         error = squared_norm - 2 * (target * factors[-1]).sum() + _gram_product(factors).sum()
         factors = _equal_columns(factors)
         # enough once a sweep takes off little of the error, or rounding is all that is left of it
-        if last_error - float(error) <= tolerance * float(error) + 1e-14 * float(squared_norm):
+        if last_error - float(error) <= _ALS_GAIN * float(error) + 1e-14 * float(squared_norm):
             break
         last_error = float(error)
     return [F.pad(factor, (0, rank - kept)).to(tensor.dtype) for factor in factors]
@@ -115,3 +118,12 @@ def _equal_columns(factors: Sequence[Tensor]) -> list[Tensor]:
     norms = torch.stack([f.norm(dim=0).clamp(min=1e-300) for f in factors])  # (d, R)
     common = norms.log().mean(0).exp()
     return [f * (common / n) for f, n in zip(factors, norms, strict=True)]
+
+
+def balanced(factors: list[Tensor]) -> list[Tensor]:
+    """Rescale factors to one common root mean square; their product is unchanged, and stays if it is 0."""
+    sizes = torch.stack([factor.square().mean().sqrt() for factor in factors])
+    if not sizes.all():
+        return factors
+    common = sizes.log().mean().exp()
+    return [factor * (common / size) for factor, size in zip(factors, sizes, strict=True)]

@@ -11,7 +11,7 @@ from typing import Any, final
 from torch import nn
 from torch.optim import Optimizer
 
-from rankfold.accounting import accounting
+from rankfold.counts import accounting
 from rankfold.rank_determination import RankDetermination
 from rankfold.shapes import check_positive
 from rankfold.tensorized_weights import weight_name

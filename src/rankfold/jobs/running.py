@@ -19,9 +19,9 @@ from typing import Any, final
 
 import torch
 
-from rankfold.accounting import accounting
 from rankfold.architecture import Architecture
 from rankfold.checkpoint import save
+from rankfold.counts import accounting
 from rankfold.experiments.checkpoints import last_epoch
 from rankfold.experiments.provenance import peak_memory, provenance, start_measuring_memory
 from rankfold.experiments.results import write_record

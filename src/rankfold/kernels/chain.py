@@ -47,21 +47,10 @@ def _forward(
     return reference.chain_rows(index, order, _seen(tables, chain), places, bag, scale, bags)
 
 
-def _fake_forward(
-    index: Tensor,
-    order: Tensor | None,
-    group: Tensor | None,
-    left: Tensor,
-    middle: Tensor,
-    right: Tensor | None,
-    places: Sequence[int],
-    sizes: Sequence[int],
-    strides: Sequence[int],
-    bag: Tensor | None,
-    scale: Tensor | None,
-    bags: int,
-) -> Tensor:
-    return left.new_empty(index.shape[0] if bag is None else bags, Sizes(*sizes).entries)
+def _fake_forward(*inputs: Any) -> Tensor:
+    index, _, _, left, _, _, _, sizes, _, bag, _, bags = inputs
+    found: Tensor = left.new_empty(index.shape[0] if bag is None else bags, Sizes(*sizes).entries)
+    return found
 
 
 def _backward(
@@ -91,20 +80,8 @@ def _backward(
     return _three([d.as_strided(table.shape, table.stride()) for d, table in zip(found, tables, strict=True)])
 
 
-def _fake_backward(
-    grad: Tensor,
-    index: Tensor,
-    order: Tensor | None,
-    group: Tensor | None,
-    left: Tensor,
-    middle: Tensor,
-    right: Tensor | None,
-    places: Sequence[int],
-    sizes: Sequence[int],
-    strides: Sequence[int],
-    bag: Tensor | None,
-    scale: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _fake_backward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    _, _, _, _, left, middle, right, *_ = inputs
     return _three([torch.empty_like(table) for table in _given(left, middle, right)])
 
 

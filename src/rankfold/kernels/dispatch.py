@@ -94,9 +94,8 @@ def pooled_rows(
 
 def program_for(format: TensorFormat, like: Tensor, count: int) -> Program | None:
     """The tables to run a kernel on for ``count`` rows of factors ``like`` this one; ``None`` where torch must do."""
-    if (
-        torch.compiler.is_exporting() or torch._C._are_functorch_transforms_active()
-    ):  # torch.func differentiates torch's
+    # operators have no gradients by torch.func
+    if torch.compiler.is_exporting() or torch._C._are_functorch_transforms_active():
         return None
     least = LEAST_ROWS.get(like.device.type, {}).get(format.name)
     if least is None or count < least:

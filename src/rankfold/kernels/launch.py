@@ -7,14 +7,14 @@ user is told once, and the plain-torch twin takes over for good.
 from __future__ import annotations
 
 import importlib.util
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rankfold.contraction import constant
+from rankfold.compiled import constant
+from rankfold.wrapping import warn
 
 # Where kernels run.
 DEVICES: tuple[str, ...] = ("cuda",)
@@ -44,11 +44,10 @@ def give_up(error: Exception) -> None:
     global _failed
     _failed = True
     reason = (str(error).strip().splitlines() or [""])[-1][:200]
-    warnings.warn(
+    warn(
         f"rankfold's Triton kernels cannot run here ({type(error).__name__}: {reason}); plain torch is used from now "
         f"on, which gives the same results more slowly",
         RuntimeWarning,
-        stacklevel=2,
     )
 
 

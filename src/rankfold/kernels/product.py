@@ -57,18 +57,10 @@ def _forward(
     return reference.product_rows(index, tables, weight, places, bag, scale, bags)
 
 
-def _fake_forward(
-    index: Tensor,
-    first: Tensor,
-    second: Tensor | None,
-    third: Tensor | None,
-    weight: Tensor,
-    places: Sequence[int],
-    bag: Tensor | None,
-    scale: Tensor | None,
-    bags: int,
-) -> Tensor:
-    return weight.new_empty(index.shape[0] if bag is None else bags, weight.shape[1])
+def _fake_forward(*inputs: Any) -> Tensor:
+    index, _, _, _, weight, _, bag, _, bags = inputs
+    found: Tensor = weight.new_empty(index.shape[0] if bag is None else bags, weight.shape[1])
+    return found
 
 
 def _backward(
@@ -92,17 +84,8 @@ def _backward(
     return _four(reference.product_rows_backward(grad, index, tables, weight, places, bag, scale))
 
 
-def _fake_backward(
-    grad: Tensor,
-    index: Tensor,
-    first: Tensor,
-    second: Tensor | None,
-    third: Tensor | None,
-    weight: Tensor,
-    places: Sequence[int],
-    bag: Tensor | None,
-    scale: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _fake_backward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    _, _, first, second, third, weight, *_ = inputs
     return _four([torch.empty_like(table) for table in (*_given(first, second, third), weight)])
 
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from rankfold.contraction import constant, contract
+from rankfold.compiled import constant
+from rankfold.contraction import contract
 from rankfold.formats import BY_NAME, CP, TensorFormat
 from rankfold.kernels.layouts import Layout, Table, cheapest, shape_of
 from rankfold.kernels.tiles import Sizes

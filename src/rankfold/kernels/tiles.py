@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rankfold.contraction import constant
+from rankfold.compiled import constant
 from rankfold.kernels.launch import padded
 
 # The largest matrix of a tile should have this many entries, in forward and in backward, and may never have

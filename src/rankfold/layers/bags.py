@@ -32,7 +32,9 @@ def looks_for_repeats(index: Tensor) -> bool:
     return index.is_cpu and index.numel() > 0
 
 
-def pooled_rows(format: TensorFormat, factors: Factors, index: Tensor, pool: Callable[[Tensor], Tensor]) -> Tensor:
+def pooled_before_outputs(
+    format: TensorFormat, factors: Factors, index: Tensor, pool: Callable[[Tensor], Tensor]
+) -> Tensor:
     """Bags (B, J) of the rows ``A[index]``, index (N,), where ``pool`` maps any (N, D) to (B, D) linearly."""
     found = kernels.rows_before_weight(format, factors, index)
     if found is not None:

@@ -12,14 +12,14 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from rankfold.bayesian_tensor import BayesianTensor, describe
+from rankfold.bayesian_tensor import BayesianTensor
 from rankfold.bayesian_vector import BayesianVector
 from rankfold.config import TensorConfig, check_config
 from rankfold.posterior import INITIAL_STD_RATIO
 from rankfold.wrapping import check_model
 
 
-class DenseTwin(nn.Module, ABC):
+class TensorizedModule(nn.Module, ABC):
     """A module that stands in for one of ``torch.nn``, with weights that exist only as factors.
 
     Attributes:
@@ -46,7 +46,7 @@ class DenseTwin(nn.Module, ABC):
         """The ``torch.nn`` layer with the posterior mean as its weight."""
 
 
-class TensorizedLayer(DenseTwin):
+class TensorizedLayer(TensorizedModule):
     """A layer with one weight, which exists only as factors, and perhaps a bias.
 
     Attributes:
@@ -70,9 +70,21 @@ class TensorizedLayer(DenseTwin):
         """The bias: a sample in training, the mean in eval."""
         return None if self.bias_vector is None else self.bias_vector()
 
+    def to_dense(self) -> nn.Module:
+        dense = self._without_storage()
+        with torch.no_grad(), posterior_mean(self):
+            for name in list(dense._parameters):  # weight, and mostly bias
+                mean = getattr(self, name)
+                copied = None if mean is None else nn.Parameter(mean.clone(memory_format=torch.contiguous_format))
+                dense.register_parameter(name, copied)
+        return dense
+
+    @abstractmethod
+    def _without_storage(self) -> nn.Module:
+        """The layer of ``torch.nn`` it stands in for, on the meta device."""
+
     def __repr__(self) -> str:
-        mode = "" if self.config.inference == "bayes" else f", {self.config.inference}"
-        return f"{type(self).__name__}({self.extra_repr()}, {describe(self.tensor.format)}{mode})"
+        return f"{type(self).__name__}({self.extra_repr()}, {self.tensor.extra_repr()})"
 
 
 def in_own_precision(device: torch.device) -> AbstractContextManager[object]:

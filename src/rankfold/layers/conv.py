@@ -19,7 +19,6 @@ from rankfold.layers.base import (
     copy_bias_,
     like_dense,
     make_bias,
-    posterior_mean,
     real_device,
     uniform_std,
     wrong_layer,
@@ -163,15 +162,7 @@ class _Convolution(TensorizedLayer):
         copy_bias_(layer.bias_vector, dense.bias)
         return layer
 
-    def to_dense(self) -> nn.Conv1d | nn.Conv2d:
-        dense = self._without_storage()
-        with torch.no_grad(), posterior_mean(self):
-            dense.weight = nn.Parameter(self.weight.clone(memory_format=torch.contiguous_format))
-            dense.bias = None if self.bias is None else nn.Parameter(self.bias.clone())
-        return dense
-
     def _without_storage(self) -> nn.Conv1d | nn.Conv2d:
-        """The ``torch.nn`` twin on the meta device."""
         return _DENSE[self.dimensions](
             self.in_channels,
             self.out_channels,

@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rankfold import kernels
 from rankfold.bayesian_tensor import BayesianTensor
 from rankfold.config import TensorConfig, check_config
-from rankfold.layers.bags import looks_for_repeats, pooled_rows
+from rankfold.layers.bags import looks_for_repeats, pooled_before_outputs
 from rankfold.layers.base import (
     TensorizedLayer,
     in_own_precision,
     like_dense,
-    posterior_mean,
     real_device,
     wrong_layer,
 )
@@ -63,10 +63,6 @@ class _Table(TensorizedLayer):
     def weight(self) -> Tensor:
         matrix = self.tensor.matrix()
         return self._blank(matrix, torch.arange(self.num_embeddings, device=matrix.device))
-
-    def _mean_weight(self) -> nn.Parameter:
-        with torch.no_grad(), posterior_mean(self):
-            return nn.Parameter(self.weight.clone(memory_format=torch.contiguous_format))
 
     def _fetch(self, index: Tensor) -> Tensor:
         """Rows ``A[index]`` (N, J) of valid indices (N,), in the factors' dtype also under autocast.
@@ -154,10 +150,8 @@ class Embedding(_Table):
             matrix=weight if trained else None,
         )
 
-    def to_dense(self) -> nn.Embedding:
-        dense = nn.Embedding(self.num_embeddings, self.embedding_dim, self.padding_idx, device="meta")
-        dense.weight = self._mean_weight()
-        return dense
+    def _without_storage(self) -> nn.Embedding:
+        return nn.Embedding(self.num_embeddings, self.embedding_dim, self.padding_idx, device="meta")
 
 
 @final
@@ -204,17 +198,19 @@ class EmbeddingBag(_Table):
 
     def forward(self, index: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
         check_index(index, self.num_embeddings)
+        format, factors = self.tensor.format, self.tensor.factors
         with in_own_precision(index.device):
-            pooled = self.tensor.pooled_rows(
-                index,
-                offsets,
-                per_sample_weights,
-                mode=self.mode,
-                include_last_offset=self.include_last_offset,
-                padding_idx=self.padding_idx,
-            )
-        if pooled is not None:
-            return pooled
+            if kernels.can_pool(format, factors.mean[0], index, offsets, per_sample_weights, self.mode):
+                return kernels.pooled_rows(
+                    format,
+                    factors(),
+                    index,
+                    offsets,
+                    per_sample_weights,
+                    mode=self.mode,
+                    include_last_offset=self.include_last_offset,
+                    padding_idx=self.padding_idx,
+                )
 
         def pool(position: Tensor, rows: Tensor, padding: int | None) -> Tensor:
             return F.embedding_bag(
@@ -242,7 +238,7 @@ class EmbeddingBag(_Table):
             padding, place = int(place[-1]), place[:-1]
         position = place.reshape(index.shape).to(index.dtype)  # offsets have this dtype too
         with in_own_precision(index.device):
-            return pooled_rows(
+            return pooled_before_outputs(
                 self.tensor.format, self.tensor.factors(), distinct, lambda rows: pool(position, rows, padding)
             )
 
@@ -281,8 +277,8 @@ class EmbeddingBag(_Table):
             matrix=weight if trained else None,
         )
 
-    def to_dense(self) -> nn.EmbeddingBag:
-        dense = nn.EmbeddingBag(
+    def _without_storage(self) -> nn.EmbeddingBag:
+        return nn.EmbeddingBag(
             self.num_embeddings,
             self.embedding_dim,
             mode=self.mode,
@@ -290,8 +286,6 @@ class EmbeddingBag(_Table):
             padding_idx=self.padding_idx,
             device="meta",
         )
-        dense.weight = self._mean_weight()
-        return dense
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, mode={self.mode!r}"

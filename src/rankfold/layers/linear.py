@@ -15,7 +15,6 @@ from rankfold.layers.base import (
     copy_bias_,
     like_dense,
     make_bias,
-    posterior_mean,
     real_device,
     uniform_std,
     wrong_layer,
@@ -113,15 +112,7 @@ class Linear(TensorizedLayer):
         layer.inputs_first = inputs_first
         return layer
 
-    def to_dense(self) -> nn.Module:
-        dense = self._without_storage()
-        with torch.no_grad(), posterior_mean(self):
-            dense.register_parameter("weight", nn.Parameter(self.weight.clone(memory_format=torch.contiguous_format)))
-            dense.register_parameter("bias", None if self.bias is None else nn.Parameter(self.bias.clone()))
-        return dense
-
     def _without_storage(self) -> nn.Module:
-        """The layer it stands in for, on the meta device."""
         if not self.inputs_first:
             return nn.Linear(self.in_features, self.out_features, self.bias_vector is not None, "meta")
         from transformers.pytorch_utils import Conv1D

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from torch.nn.utils.rnn import PackedSequence
 
-from rankfold.bayesian_tensor import BayesianTensor, describe
+from rankfold.bayesian_tensor import BayesianTensor
 from rankfold.bayesian_vector import BayesianVector
 from rankfold.config import TensorConfig
 from rankfold.layers.base import (
-    DenseTwin,
+    TensorizedModule,
     check_input,
     copy_bias_,
     in_own_precision,
@@ -44,7 +44,7 @@ def _run_kernel(mode: str, *arguments: Any) -> States:
 
 
 @final
-class Recurrent(DenseTwin):
+class Recurrent(TensorizedModule):
     """A recurrent layer of ``torch.nn`` whose matrices are all held as factors.
 
     Args:
@@ -241,7 +241,7 @@ class Recurrent(DenseTwin):
 
     def __repr__(self) -> str:
         mode = "" if self.config.inference == "bayes" else f", {self.config.inference}"
-        lines = [f"  ({name}): {describe(tensor.format)}" for name, tensor in self._named_tensors()]
+        lines = [f"  ({name}): {tensor.format}" for name, tensor in self._named_tensors()]
         return "\n".join([f"Recurrent({self.extra_repr()}{mode}", *lines, ")"])
 
     def _named_tensors(self) -> list[tuple[str, BayesianTensor]]:

@@ -61,10 +61,6 @@ class WindowAverage:
         self.count = state["count"].to(self.count, copy=True)
         self.previous = None if state["previous"] is None else [values.to(device) for values in state["previous"]]
 
-    def update(self) -> None:
-        """Take in the current posterior."""
-        update_all([self])
-
     @torch.no_grad()
     def close_window(self) -> TwoWindows | None:
         """Start a new window; the last two closed ones, once there are two."""

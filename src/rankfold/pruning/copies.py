@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from torch import nn
 
-from rankfold.bayesian_tensor import BayesianTensor, describe, tensors_of
+from rankfold.bayesian_tensor import BayesianTensor, tensors_of
 
 # What torch.compile, DDP and AveragedModel put before the names of the model's own modules.
 _WRAPPERS = re.compile(r"((module|_orig_mod)\.)+")
@@ -79,10 +79,9 @@ def _own_name(name: str) -> str:
 
 
 def _mismatch(name: str, tensor: BayesianTensor, other: BayesianTensor | None) -> ValueError:
-    found = "no such tensor" if other is None else describe(other.format)
+    found = "no such tensor" if other is None else str(other.format)
     return ValueError(
-        f"the averaged copy does not match the model at {name}: it has {found}, the model {describe(tensor.format)}; "
-        f"{_REMEDY}"
+        f"the averaged copy does not match the model at {name}: it has {found}, the model {tensor.format}; {_REMEDY}"
     )
 
 

@@ -6,8 +6,6 @@ Parameters keep their identity, so parameter groups, learning-rate schedulers an
 
 from __future__ import annotations
 
-import sys
-import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,12 +19,14 @@ from rankfold.bayesian_tensor import BayesianTensor, replace_data, tensors_of
 from rankfold.health import check_finite
 from rankfold.pruning.copies import copies_of, same_in_copies
 from rankfold.pruning.optimizer_state import check_state, cut_state
-from rankfold.pruning.rules import PruningRule, check_rule, default_rule
+from rankfold.pruning.rules import PruningRule, check_rule, dead_ranks, default_rule
+from rankfold.wrapping import warn
 
 
 class RankCollapseWarning(UserWarning):
     """Every rank of a group is dead: the layer carries nothing, or the KL weighs too much.
 
+    >>> import warnings
     >>> with warnings.catch_warnings():
     ...     warnings.simplefilter("error", RankCollapseWarning)  # training in here ends at the first one
     """
@@ -100,11 +100,7 @@ def prune_(
     optimizers = optimizers_of(optimizer)
     check_finite(model, "prune")
     _check_known(model, optimizers)
-    dead = {
-        name: (rule or default_rule(tensor)).dead(tensor)
-        for name, tensor in tensors_of(model).items()
-        if tensor.has_prior
-    }
+    dead = dead_ranks(tensors_of(model), rule)
     return cut_dead_ranks(model, dead, optimizers, copies=copies_of(model, copies), rule=rule)
 
 
@@ -124,7 +120,7 @@ def cut_dead_ranks(
     tensors = tensors_of(model)
     chosen = {name: tensors[name] for name, groups in dead.items() if any(bool(g.any()) for g in groups)}
     followers = {name: same_in_copies(name, tensor, copies) for name, tensor in chosen.items()}
-    check_state(optimizers, (p for tensor in chosen.values() for p in _parameters(tensor)))
+    check_state(optimizers, (p for tensor in chosen.values() for p in tensor.parameters()))
     done = []
     for name, tensor in chosen.items():
         chosen_rule = rule or default_rule(tensor)
@@ -220,23 +216,10 @@ def _refuse_stale_gradients(parameter: nn.Parameter) -> None:
     parameter.register_hook(check)
 
 
-def _parameters(tensor: BayesianTensor) -> list[nn.Parameter]:
-    return [p for parameters in tensor.factors.parameter_lists() for p in parameters]
-
-
 def _warn_of_collapse(name: str, tensor: BayesianTensor, dead: Sequence[Tensor], rule: PruningRule) -> None:
     empty = [group.size for group, verdict in zip(tensor.format.rank_groups, dead, strict=True) if bool(verdict.all())]
-    warnings.warn(
+    warn(
         f"{name} collapsed: by {rule}, of its ranks {list(tensor.format.ranks)} all of {empty} are dead, as if all "
         f"weights were zero; one each is kept. To avoid it, {rule.remedy}",
         RankCollapseWarning,
-        stacklevel=_frames_of_this_package(),
     )
-
-
-def _frames_of_this_package() -> int:
-    """How many calls lie between ``warnings.warn`` and the line outside of this package that led to it."""
-    frame, frames = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "rankfold":
-        frame, frames = frame.f_back, frames + 1
-    return frames

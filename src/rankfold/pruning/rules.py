@@ -11,7 +11,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from rankfold.bayesian_tensor import BayesianTensor, describe
+from rankfold.bayesian_tensor import BayesianTensor
 from rankfold.formats import TensorFormat
 from rankfold.moments import sum_of_slices, sums_over_governed
 from rankfold.pruning.averaging import TwoWindows
@@ -84,7 +84,7 @@ class InformationRule(PruningRule):
         return tensor.inference == "bayes"
 
     def dead(self, tensor: BayesianTensor, windows: TwoWindows | None = None) -> list[Tensor]:
-        check_rule(self, {describe(tensor.format): tensor})
+        check_rule(self, {str(tensor.format): tensor})
         signal, noise, nats = slice_information(tensor, windows or TwoWindows.now(tensor))
         verdicts = []
         for group in tensor.format.rank_groups:
@@ -224,6 +224,11 @@ def check_rule(rule: object, tensors: Mapping[str, BayesianTensor] = {}) -> None
 def default_rule(tensor: BayesianTensor) -> PruningRule:
     """The information rule for Gaussian factors, the norm rule for points."""
     return InformationRule() if tensor.inference == "bayes" else RelativeNormRule()
+
+
+def dead_ranks(tensors: Mapping[str, BayesianTensor], rule: PruningRule | None) -> dict[str, list[Tensor]]:
+    """The ranks that ``rule``, or each tensor's default one, finds dead now: one boolean tensor per rank group."""
+    return {name: (rule or default_rule(tensor)).dead(tensor) for name, tensor in tensors.items() if tensor.has_prior}
 
 
 @torch.no_grad()

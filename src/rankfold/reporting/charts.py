@@ -52,13 +52,12 @@ def line_chart(
     series: Sequence[Series],
     description: str,
     *,
-    x_label: str = "epoch",
     y_label: str = "",
     log: bool = False,
     zero: bool = True,
     marks: Sequence[Mark] = (),
 ) -> Html:
-    """Lines over a common x axis. ``zero`` lets a straight y axis begin at 0; its name stands above, at the right."""
+    """Lines over epochs. ``zero`` lets a straight y axis begin at 0; its name stands above, at the right."""
     right = max([_RIGHT, *(12 + _LETTER * len(line.label) for line in series)])
     xs, ys = [value for line in series for value in line.xs], [value for line in series for value in line.ys]
     x = Scale(min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1, LEFT, WIDTH - right)
@@ -68,7 +67,7 @@ def line_chart(
         description,
         *(_mark(mark, x) for mark in marks),
         y_axis(y, WIDTH - right),
-        x_axis(x, x_label),
+        x_axis(x, "epoch"),
         label(x.end, TOP - 6, y_label, "mark", "end") if y_label else Html(),
         *(_line(line, x, y) for line in series),
         *_end_labels(series, x, y),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rankfold.accounting_text import bytes_text
+from rankfold.counts_table import bytes_text
 from rankfold.experiments.spec import OF_RANK_DETERMINATION
 from rankfold.reporting.cautions import cautions
 from rankfold.reporting.markup import Html, element

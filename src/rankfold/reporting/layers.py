@@ -9,7 +9,7 @@ from typing import Any, final
 
 import torch
 
-from rankfold.accounting import Accounting, accounting
+from rankfold.counts import Accounting, accounting
 from rankfold.formats import BY_NAME, TensorFormat
 from rankfold.manifest import StoredTensor
 from rankfold.reporting.run import Run

@@ -3,7 +3,7 @@
 The record has the shape of ``results/<table>/<row>-seed<k>.json``. Beyond what every such file holds, a
 record may have
 
-- ``layers``: the layers of :meth:`rankfold.accounting.Accounting.as_dict`;
+- ``layers``: the layers of :meth:`rankfold.counts.Accounting.as_dict`;
 - in an epoch of ``history``, ``variances``: λ by layer, one list for each of its ranks; and
   ``evaluation_nll``, ``evaluation_accuracy`` or ``evaluation_rmse``;
 - in the scores of a prediction, ``calibration``: lists ``count``, ``confidence`` and ``accuracy`` of bins;

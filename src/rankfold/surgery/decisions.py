@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from rankfold.accounting import training_parameters
 from rankfold.config import TensorConfig
+from rankfold.counts import training_parameters
 from rankfold.formats import TensorFormat
 from rankfold.surgery.dense_layers import DenseLayer, Matrix, obstacle
 from rankfold.surgery.selection import Choice, LayerFilter, Overrides, choose
@@ -105,7 +105,7 @@ def _notes(
     else:
         yield from _growth_in_training(layer, formats, config)
     for format in formats:
-        yield from useless_ranks(format)
+        yield from _useless_ranks(format)
 
 
 def _growth_in_training(layer: DenseLayer, formats: tuple[TensorFormat, ...], config: TensorConfig) -> Iterator[str]:
@@ -118,7 +118,7 @@ def _growth_in_training(layer: DenseLayer, formats: tuple[TensorFormat, ...], co
         yield f"grows in training: {training:,} against {dense:,} dense"
 
 
-def useless_ranks(format: TensorFormat) -> Iterator[str]:
+def _useless_ranks(format: TensorFormat) -> Iterator[str]:
     """One remark for every rank that is larger than its modes can use; allowed, but it adds nothing."""
     for n, (rank, useful) in enumerate(zip(format.ranks, format.useful_ranks, strict=True), start=1):
         if rank > useful:

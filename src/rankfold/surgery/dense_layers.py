@@ -13,11 +13,11 @@ from torch.nn.utils import parametrize
 
 from rankfold.config import TensorConfig
 from rankfold.formats import TensorFormat
-from rankfold.layers import Conv1d, Conv2d, DenseTwin, Embedding, EmbeddingBag, Linear, Recurrent
+from rankfold.layers import Conv1d, Conv2d, Embedding, EmbeddingBag, Linear, Recurrent, TensorizedModule
 from rankfold.layers.linear import is_transformers_conv1d
 from rankfold.layers.row_checks import check_mode, refuse_row_options
 
-_TWINS: tuple[tuple[type[nn.Module], type[DenseTwin]], ...] = (
+_TWINS: tuple[tuple[type[nn.Module], type[TensorizedModule]], ...] = (
     (nn.Linear, Linear),
     (nn.Embedding, Embedding),
     (nn.EmbeddingBag, EmbeddingBag),
@@ -67,7 +67,7 @@ class DenseLayer:
     names: tuple[str, ...]
     module: nn.Module
     base: type[nn.Module]
-    twin: type[DenseTwin]
+    twin: type[TensorizedModule]
 
     @property
     def name(self) -> str:
@@ -93,7 +93,7 @@ def dense_layers(model: nn.Module) -> list[DenseLayer]:
 
 def tensorized_names(model: nn.Module) -> list[str]:
     """The layers of ``model`` that are tensorized already."""
-    return [name for name, module in model.named_modules() if isinstance(module, DenseTwin)]
+    return [name for name, module in model.named_modules() if isinstance(module, TensorizedModule)]
 
 
 def is_unsupported(kind: type[nn.Module]) -> bool:
@@ -105,14 +105,14 @@ def is_unsupported(kind: type[nn.Module]) -> bool:
 def _walk(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
     """Every module under every name it has, stopping at layers that are tensorized already."""
     yield name, module
-    if isinstance(module, DenseTwin):
+    if isinstance(module, TensorizedModule):
         return
     for key, child in module._modules.items():
         if child is not None:
             yield from _walk(child, f"{name}.{key}" if name else key)
 
 
-def _kind(module: nn.Module) -> tuple[type[nn.Module], type[DenseTwin]] | None:
+def _kind(module: nn.Module) -> tuple[type[nn.Module], type[TensorizedModule]] | None:
     if is_transformers_conv1d(module):
         return type(module), Linear
     return next((pair for pair in _TWINS if isinstance(module, pair[0])), None)

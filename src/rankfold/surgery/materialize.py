@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from rankfold.layers import DenseTwin
+from rankfold.layers import TensorizedModule
 
 
 def stand_ins(model: nn.Module, leave_out: Set[nn.Module], device: torch.device) -> dict[nn.Module, nn.Module]:
@@ -19,7 +19,7 @@ def stand_ins(model: nn.Module, leave_out: Set[nn.Module], device: torch.device)
     A copy owns only its own parameters and buffers. Modules in ``leave_out`` and tensorized layers are
     passed over. Whatever cannot be initialised is an error that names it.
     """
-    skipped = {m for m in model.modules() if isinstance(m, DenseTwin)} | set(leave_out)
+    skipped = {m for m in model.modules() if isinstance(m, TensorizedModule)} | set(leave_out)
     below = {child for module in skipped for child in module.modules()}
     found: dict[nn.Module, nn.Module] = {}
     shared: dict[nn.Parameter, nn.Parameter] = {}

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from rankfold.accounting_text import bytes_text, ranks_text
+from rankfold.counts_table import bytes_text, modes_text, ranks_text
 
 Action = Literal["tensorize", "tensorized", "dense", "refused"]
 
@@ -126,8 +126,11 @@ def _table(plan: Plan, width: int) -> str:
 
 def _cells(row: PlanRow) -> tuple[str, ...]:
     if row.format:
-        modes = " x ".join("·".join(map(str, side)) for side in (row.in_dims, row.out_dims))
-        words = (f"{row.format} {modes}", ranks_text(row.ranks, row.ranks), f"{row.padding:.1%}")
+        words = (
+            f"{row.format} {modes_text(row.in_dims, row.out_dims)}",
+            ranks_text(row.ranks, row.ranks),
+            f"{row.padding:.1%}",
+        )
     else:
         words = (row.action, "", "")
     counts = (row.dense_parameters, row.training_parameters, row.factor_parameters)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from rankfold.accounting import counts_of, training_parameters
 from rankfold.config import Inference, TensorConfig
+from rankfold.counts import counts_of, training_parameters
 from rankfold.formats import TensorFormat
 from rankfold.surgery.decisions import Decision, decide
 from rankfold.surgery.dense_layers import Matrix

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from torch import nn
 
 from rankfold.config import TensorConfig, check_config
-from rankfold.layers import DenseTwin
+from rankfold.layers import TensorizedModule
 from rankfold.layers.linear import is_transformers_conv1d
 from rankfold.surgery.dense_layers import (
     SUPPORTED,
@@ -109,7 +109,7 @@ def _matches(layer: DenseLayer, wanted: str | type[nn.Module]) -> bool:
 
 def _check_arguments(model: nn.Module, config: object, overrides: Overrides | None) -> None:
     check_model(model)
-    if isinstance(model, DenseTwin):
+    if isinstance(model, TensorizedModule):
         raise ValueError(f"the model is a {type(model).__name__} of rankfold already; there is nothing to tensorize")
     if isinstance(model, nn.parallel.DistributedDataParallel):
         raise ValueError("tensorize the model before wrapping it in DistributedDataParallel, which tracks parameters")
@@ -152,7 +152,7 @@ def _check_matches(pattern: str, model: nn.Module, layers: Sequence[DenseLayer])
         return
     modules = dict(model.named_modules(remove_duplicate=False))
     names = [name for layer in layers for name in layer.names]
-    if isinstance(modules.get(pattern), DenseTwin):
+    if isinstance(modules.get(pattern), TensorizedModule):
         hint = "it is tensorized already"
     elif pattern in modules:
         hint = f"it names a {type(modules[pattern]).__name__}; for the layers in it use {pattern + '.*'!r}"

@@ -22,10 +22,7 @@ def repoint(model: nn.Module, renewed: Mapping[nn.Parameter, nn.Parameter]) -> N
 def swap(model: nn.Module, new: Mapping[nn.Module, nn.Module]) -> None:
     """Put the new modules wherever the old ones are used."""
     for parent in list(model.modules()):
-        for name, part in parent._modules.items():
-            if part is not None and part in new:
-                parent._modules[name] = new[part]
-        for name, value in list(vars(parent).items()):
+        for name, value in list(vars(parent).items()):  # its dict of modules is among them
             replaced = _replaced(value, new, set())
             if replaced is not value:
                 vars(parent)[name] = replaced

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -13,14 +12,14 @@ from torch import nn
 from rankfold.bayesian_tensor import BayesianTensor
 from rankfold.bayesian_vector import BayesianVector
 from rankfold.config import TensorConfig
-from rankfold.layers import DenseTwin, Embedding, EmbeddingBag, Linear, Recurrent, TensorizedLayer
+from rankfold.layers import Embedding, EmbeddingBag, Linear, Recurrent, TensorizedLayer, TensorizedModule
 from rankfold.surgery.decisions import Decision, decide
 from rankfold.surgery.dense_layers import SUPPORTED, tensorized_names
 from rankfold.surgery.materialize import stand_ins, take_over_
 from rankfold.surgery.selection import LayerFilter, Overrides
 from rankfold.surgery.swapping import carry_hooks, repoint, swap
 from rankfold.surgery.tying import declare_ties
-from rankfold.wrapping import check_model
+from rankfold.wrapping import check_model, warn
 
 Progress = Callable[[str, int, int], None]
 
@@ -98,7 +97,7 @@ def to_dense(model: nn.Module) -> nn.Module:
     """
     check_model(model)
     copied = copy.deepcopy(model)
-    layers = [module for module in copied.modules() if isinstance(module, DenseTwin)]
+    layers = [module for module in copied.modules() if isinstance(module, TensorizedModule)]
     pairs = [(layer, _plain_layer(layer)) for layer in layers]
     if layers and layers[0] is copied:
         return pairs[0][1]
@@ -154,10 +153,9 @@ def _check_values(chosen: Sequence[Decision]) -> None:
             raise ValueError(f"trained=True needs finite weights, but {decision.layer.name} holds NaN or infinity")
     padded = [d.layer.name for d in chosen if _pads_with_more_than_zero(d)]
     if padded:
-        warnings.warn(
+        warn(
             f"the row at padding_idx becomes zero, which it is not yet, in {', '.join(padded)}; to keep it, set "
-            f"padding_idx=None before",
-            stacklevel=3,
+            f"padding_idx=None before"
         )
 
 
@@ -171,9 +169,9 @@ def _pads_with_more_than_zero(decision: Decision) -> bool:
 
 def _build_twins(
     chosen: Sequence[Decision], trained: bool, device: torch.device | None, progress: Progress | None
-) -> dict[nn.Module, DenseTwin]:
+) -> dict[nn.Module, TensorizedModule]:
     """The tensorized twin of every chosen layer, by dense layer; lenders of tensors come first."""
-    twins: dict[nn.Module, DenseTwin] = {}
+    twins: dict[nn.Module, TensorizedModule] = {}
     for number, decision in enumerate(sorted(chosen, key=lambda d: d.lender is not d.layer), start=1):
         if progress is not None:
             progress(decision.layer.name, number, len(chosen))
@@ -182,8 +180,8 @@ def _build_twins(
 
 
 def _twin(
-    decision: Decision, twins: Mapping[nn.Module, DenseTwin], trained: bool, device: torch.device | None
-) -> DenseTwin:
+    decision: Decision, twins: Mapping[nn.Module, TensorizedModule], trained: bool, device: torch.device | None
+) -> TensorizedModule:
     layer, tie, config = decision.layer, decision.tie, decision.config
     assert config is not None
     if tie is None or tie.leader is layer:
@@ -203,7 +201,7 @@ def _twin(
     return twin
 
 
-def _borrow(twin: DenseTwin, lender: DenseTwin, transposed: bool) -> None:
+def _borrow(twin: TensorizedModule, lender: TensorizedModule, transposed: bool) -> None:
     """Let ``twin`` use the tensor of ``lender``; recurrent layers are refused before they come here."""
     assert isinstance(lender, TensorizedLayer)
     if isinstance(twin, Linear):
@@ -215,7 +213,7 @@ def _borrow(twin: DenseTwin, lender: DenseTwin, transposed: bool) -> None:
 # Back to torch.nn -------------------------------------------------------------------------------------
 
 
-def _plain_layer(layer: DenseTwin) -> nn.Module:
+def _plain_layer(layer: TensorizedModule) -> nn.Module:
     dense = layer.to_dense()
     dense.train(layer.training)
     for name, part in _parts(layer).items():
@@ -224,7 +222,7 @@ def _plain_layer(layer: DenseTwin) -> nn.Module:
     return dense
 
 
-def _tie_weights(pairs: Sequence[tuple[DenseTwin, nn.Module]]) -> None:
+def _tie_weights(pairs: Sequence[tuple[TensorizedModule, nn.Module]]) -> None:
     """Give the dense layers of one tensor one weight, where they store it the same way round."""
     shared: dict[tuple[BayesianTensor, bool], nn.Parameter] = {}
     # a bag with a padding row holds zeros there, so another layer's weight goes first
@@ -235,7 +233,7 @@ def _tie_weights(pairs: Sequence[tuple[DenseTwin, nn.Module]]) -> None:
             dense.register_parameter("weight", weight)
 
 
-def _tie_biases(pairs: Sequence[tuple[DenseTwin, nn.Module]]) -> dict[nn.Parameter, nn.Parameter]:
+def _tie_biases(pairs: Sequence[tuple[TensorizedModule, nn.Module]]) -> dict[nn.Parameter, nn.Parameter]:
     """Give the dense layers of one bias vector one bias; returns the dense bias by the mean it replaces."""
     shared: dict[nn.Parameter, nn.Parameter] = {}
     for layer, dense in pairs:
@@ -247,7 +245,7 @@ def _tie_biases(pairs: Sequence[tuple[DenseTwin, nn.Module]]) -> dict[nn.Paramet
 # Both ways --------------------------------------------------------------------------------------------
 
 
-def _parts(twin: DenseTwin) -> dict[str, nn.Module]:
+def _parts(twin: TensorizedModule) -> dict[str, nn.Module]:
     """What stands in for the parameters of the dense layer, by their names there."""
     if isinstance(twin, Recurrent):
         return {**dict(twin.tensors.items()), **dict(twin.vectors.items())}
@@ -255,11 +253,11 @@ def _parts(twin: DenseTwin) -> dict[str, nn.Module]:
     return {"weight": twin.tensor} | ({} if twin.bias_vector is None else {"bias": twin.bias_vector})
 
 
-def _vectors(twin: DenseTwin) -> list[tuple[str, BayesianVector]]:
+def _vectors(twin: TensorizedModule) -> list[tuple[str, BayesianVector]]:
     return [(name, part) for name, part in _parts(twin).items() if isinstance(part, BayesianVector)]
 
 
-def _share_biases(twins: Mapping[nn.Module, DenseTwin]) -> dict[nn.Parameter, nn.Parameter]:
+def _share_biases(twins: Mapping[nn.Module, TensorizedModule]) -> dict[nn.Parameter, nn.Parameter]:
     """Give the twins of one dense bias one vector; returns its mean by the dense bias it replaces."""
     shared: dict[nn.Parameter, BayesianVector] = {}
     for dense, twin in twins.items():

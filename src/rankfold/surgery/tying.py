@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from rankfold.config import TensorConfig
-from rankfold.layers.base import DenseTwin
+from rankfold.layers.base import TensorizedModule
 from rankfold.surgery.dense_layers import DenseLayer, is_recurrent
 
 Holder = tuple[nn.Module, str]
@@ -103,7 +103,7 @@ def declare_ties(model: nn.Module) -> None:
     for module in model.modules():
         if _is_pretrained(module):
             vars(module).pop("_tied_weights_keys", None)  # back to what the class says
-            if module._tied_weights_keys and any(isinstance(m, DenseTwin) for m in module.modules()):
+            if module._tied_weights_keys and any(isinstance(m, TensorizedModule) for m in module.modules()):
                 module._tied_weights_keys = _shared_names(module)  # type: ignore[assignment]
             expand: Callable[..., dict[str, str]] = module.get_expanded_tied_weights_keys  # type: ignore[assignment]
             module.all_tied_weights_keys = expand(all_submodels=True)  # type: ignore[assignment]

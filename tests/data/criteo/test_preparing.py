@@ -89,8 +89,10 @@ def test_it_is_done_once(file, tmp_path, monkeypatch):
 def test_malformed_lines_are_named_and_left_out(file):
     lines = [*LINES[:10], b"nonsense", *LINES[10:50], b"2" + LINES[50][1:], *LINES[50:]]
     file.write_bytes(b"\n".join(lines))
-    with pytest.warns(UserWarning, match=r"2 malformed lines were left out, the first: .*train.txt:11: it has 1 field"):
+    message = r"2 malformed lines were left out, the first: .*train.txt:11: it has 1 field"
+    with pytest.warns(UserWarning, match=message) as caught:
         data = prepare([file])
+    assert caught[0].filename == __file__
     assert len(data) == 120
     assert data.malformed == 2
     assert data.examples[1] == f"{file}:52: its label is '2', expected 0 or 1"

@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from rankfold.data.criteo.lines import NUM_CATEGORIES, Rows, read_block
 from rankfold.data.criteo.published import EXTRA, SAMPLE, WHOLE
 from rankfold.data.errors import DamagedData, MissingData
 from rankfold.data.location import VARIABLE, data_root, origin
+from rankfold.wrapping import warn
 
 # Raise when the arrays would come out differently.
 _VERSION = 1
@@ -164,7 +164,7 @@ def _prepare(paths: Sequence[Path], folder: Path, tables: Tables, tally: _Tally,
         shutil.rmtree(partial, ignore_errors=True)
     if tally.count:
         lines = "1 malformed line was" if tally.count == 1 else f"{tally.count} malformed lines were"
-        warnings.warn(f"{lines} left out, the first: {tally.examples[0]}", stacklevel=3)
+        warn(f"{lines} left out, the first: {tally.examples[0]}")
 
 
 def _encoders(paths: Sequence[Path], tables: Tables, tally: _Tally, report: Report) -> list[Lookup | Hash]:

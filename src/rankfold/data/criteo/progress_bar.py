@@ -19,9 +19,9 @@ class ProgressBar:
     Criteo, writing  ############............   50 %         1,000 rows      500 rows/s     2 s left
     """
 
-    def __init__(self, stream: TextIO | None = None, seconds_between: float = 5.0) -> None:
+    def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
-        self._seconds_between = 0.1 if self._stream.isatty() else seconds_between
+        self._seconds_between = 0.1 if self._stream.isatty() else 5.0
         self._last = -float("inf")
 
     def __call__(self, progress: Progress) -> None:

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 import rankfold as rf
-from rankfold.accounting import accounting, training_parameters
-from rankfold.accounting_text import bytes_text, ranks_text, report
 from rankfold.bayesian_tensor import BayesianTensor, replace_data
 from rankfold.bayesian_vector import BayesianVector
+from rankfold.counts import accounting, training_parameters
+from rankfold.counts_table import bytes_text, ranks_text, report
 
 INFERENCE = ("bayes", "map", "fixed")
 FORMATS = (rf.CP, rf.Tucker, rf.TT, rf.TTM)

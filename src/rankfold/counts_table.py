@@ -7,7 +7,7 @@ from typing import final
 
 from torch import nn
 
-from rankfold.accounting import Accounting, Counts, LayerAccount, accounting
+from rankfold.counts import Accounting, Counts, LayerAccount, accounting
 
 _HEADER = ("layer", "type", "format", "ranks", "dense", "training", "final", "ratio", "size")
 _MAP_TITLE = "−log prior"
@@ -42,12 +42,12 @@ def report(model: nn.Module) -> Report:
 
 
 def _layer_row(layer: LayerAccount) -> tuple[str, ...]:
-    dims = " x ".join("·".join(map(str, side)) for side in (layer.in_dims, layer.out_dims))
+    modes = modes_text(layer.in_dims, layer.out_dims)
     mode = "" if layer.inference == "bayes" else f", {layer.inference}"
     shared = "" if layer.shared_with is None else f", shared with {layer.shared_with}"
     nats = "" if layer.kl_nats is None else f"{layer.kl_nats:,.1f}"
     variance = "" if layer.variance_range is None else "{:.1e} … {:.1e}".format(*layer.variance_range)
-    name, format = layer.name or "(model)", f"{layer.format} {dims}{mode}{shared}"
+    name, format = layer.name or "(model)", f"{layer.format} {modes}{mode}{shared}"
     return (
         name,
         layer.type,
@@ -66,6 +66,15 @@ def ranks_text(before: Sequence[int], after: Sequence[int]) -> str:
     '20→6 20→12 20'
     """
     return " ".join(arrow(str(a), str(b)) for a, b in zip(before, after, strict=True))
+
+
+def modes_text(inputs: Sequence[int], outputs: Sequence[int]) -> str:
+    """The modes of a matrix.
+
+    >>> modes_text((4, 7, 28), (16, 32))
+    '4·7·28 x 16·32'
+    """
+    return " x ".join("·".join(map(str, side)) for side in (inputs, outputs))
 
 
 def arrow(before: str, after: str) -> str:
