@@ -124,7 +124,7 @@ def test_layers_that_are_tensorized_already_are_passed_over():
 @pytest.mark.parametrize(
     ("wish", "message"),
     [
-        ("encoder.1", "it names a ReLU"),
+        ("encoder.1", "it names a ReLU, which is not supported; supported are "),
         ("encoder", r"it names a Sequential; for the layers in it use 'encoder\.\*'"),
         ("wrods", "did you mean 'words'"),
         ("encoder.9", "did you mean 'encoder.[02]' or"),

@@ -179,7 +179,8 @@ def test_frozen_parameters_stay_frozen():
     model.embedding.weight.requires_grad_(False)
     model.head.bias.requires_grad_(False)
     model.lstm.weight_hh_l0.requires_grad_(False)
-    tensorize_(model, TTM(3), nn.Module)
+    with pytest.warns(UserWarning, match=r"in embedding; start from the weights with trained=True, or keep them dense"):
+        tensorize_(model, TTM(3), nn.Module)
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     prefixes = ("embedding.tensor.", "head.bias_vector.", "lstm.tensors.weight_hh_l0.")
     assert frozen == {name for name, _ in model.named_parameters() if name.startswith(prefixes)}
@@ -411,6 +412,21 @@ def test_what_else_a_layer_owns_is_not_lost():
         with pytest.raises(ValueError, match=rf"it also holds {name}|its parameters are"):
             tensorize_(model, TT(3), "0")
         assert type(model[0]) is nn.Linear
+
+
+def test_frozen_weights_that_are_kept_are_nothing_to_warn_of():
+    model = nn.Sequential(nn.Embedding.from_pretrained(torch.randn(64, 16), freeze=True))
+    before = model[0].weight
+    tensorize_(model, TT(16), "0", trained=True)
+    torch.testing.assert_close(model.eval()[0].weight, before)
+
+
+@pytest.mark.parametrize("name", ["weight", "bias"])
+@pytest.mark.parametrize("value", [torch.zeros(9, 9), nn.Parameter(torch.zeros(9, 9)), None])
+def test_a_weight_that_is_computed_cannot_be_set(name, value):
+    model = tensorize_(nn.Sequential(nn.Linear(9, 9)), TT(2), "0")
+    with pytest.raises(AttributeError, match=f"{name} of Linear is computed from factors.*trained=True"):
+        setattr(model[0], name, value)
 
 
 def test_layers_in_plain_containers_are_replaced_there_too():

@@ -73,7 +73,8 @@ class TensorFormat(ABC):
         if len(self.ranks) != self.num_ranks(self.inputs, self.outputs):
             raise ValueError(
                 f"{self.name} with input modes {self.inputs.dims} and output modes {self.outputs.dims} "
-                f"has {self.num_ranks(self.inputs, self.outputs)} ranks, got {len(self.ranks)}: {self.ranks}"
+                f"has {self.num_ranks(self.inputs, self.outputs)} ranks, got {len(self.ranks)}: {self.ranks}; "
+                f"give one number for all, or one for each"
             )
 
     # What a format must say of itself ---------------------------------------------------------

@@ -70,6 +70,15 @@ class TensorizedLayer(TensorizedModule):
         """The bias: a sample in training, the mean in eval."""
         return None if self.bias_vector is None else self.bias_vector()
 
+    def __setattr__(self, name: str, value: Tensor | nn.Module) -> None:
+        if name in ("weight", "bias"):
+            raise AttributeError(
+                f"{name} of {type(self).__name__} is computed from factors and cannot be set. Set or tie weights "
+                f"before rankfold.tensorize_, which keeps ties; start from them with trained=True, or give the config an "
+                f"init_std for random weights of another size"
+            )
+        super().__setattr__(name, value)
+
     def to_dense(self) -> nn.Module:
         dense = self._without_storage()
         with torch.no_grad(), posterior_mean(self):

@@ -154,6 +154,8 @@ def _check_matches(pattern: str, model: nn.Module, layers: Sequence[DenseLayer])
     names = [name for layer in layers for name in layer.names]
     if isinstance(modules.get(pattern), TensorizedModule):
         hint = "it is tensorized already"
+    elif pattern in modules and is_unsupported(type(modules[pattern])) and not any(modules[pattern].children()):
+        hint = f"it names a {type(modules[pattern]).__name__}, which is not supported; supported are {SUPPORTED}"
     elif pattern in modules:
         hint = f"it names a {type(modules[pattern]).__name__}; for the layers in it use {pattern + '.*'!r}"
     elif close := difflib.get_close_matches(pattern, names, n=3):

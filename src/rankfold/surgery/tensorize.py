@@ -70,6 +70,8 @@ def tensorize_(
         raise ValueError(_nothing_to_do(model, decisions, filter_fn))
     if trained:
         _check_values(chosen)
+    else:
+        _warn_of_frozen(chosen)
     target = None if device is None else torch.device(device)
     replaced = {decision.layer.module for decision in chosen}
     rest = stand_ins(model, replaced, target or torch.device("cpu"))
@@ -156,6 +158,17 @@ def _check_values(chosen: Sequence[Decision]) -> None:
         warn(
             f"the row at padding_idx becomes zero, which it is not yet, in {', '.join(padded)}; to keep it, set "
             f"padding_idx=None before"
+        )
+
+
+def _warn_of_frozen(chosen: Sequence[Decision]) -> None:
+    """Point out weights that are frozen and lost: nothing would train the random factors in their place."""
+    weights = {d.layer.name: [d.layer.module.get_parameter(m.weight) for m in d.layer.matrices] for d in chosen}
+    lost = [n for n, found in weights.items() if not any(weight.requires_grad or weight.is_meta for weight in found)]
+    if lost:
+        warn(
+            f"frozen weights become random factors, which nothing will train, in {', '.join(lost)}; start from the "
+            f"weights with trained=True, or keep them dense with overrides={{{lost[0]!r}: None}}"
         )
 
 
