@@ -74,8 +74,8 @@ class TensorizedLayer(TensorizedModule):
         if name in ("weight", "bias"):
             raise AttributeError(
                 f"{name} of {type(self).__name__} is computed from factors and cannot be set. Set or tie weights "
-                f"before rankfold.tensorize_, which keeps ties; start from them with trained=True, or give the config an "
-                f"init_std for random weights of another size"
+                f"before rankfold.tensorize_, which keeps ties; start from them with trained=True, or give the config "
+                f"an init_std for random weights of another size"
             )
         super().__setattr__(name, value)
 
