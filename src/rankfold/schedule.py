@@ -30,7 +30,7 @@ class Pruning:
         at: the moments at which shapes may change, as fractions of ``total_steps``; none of them before
             the warm-up has ended. ``(1.0,)`` prunes at the end only, ``()`` never.
         simplify_at: when redundant ranks are looked for, as fractions of ``total_steps``: factors are then changed,
-            without changing the weight they stand for, so that ranks that say the same become empty.
+            so that ranks that say the same become empty, and the weight they stand for stays, in CP nearly so.
         checks: how often ranks are examined between the end of the warm-up and ``total_steps``.
         patience: a rank is cut when it was found dead at this many checks running.
         rule: which ranks are dead; by default the information rule for Bayesian factors and the

@@ -153,6 +153,15 @@ def test_parallel_components_of_cp_become_one() -> None:
     assert torch.linalg.norm(weight(tensor) - before) < weight_noise(tensor)
 
 
+@pytest.mark.parametrize("std", [0.05, 0.3, 0.6])
+def test_noise_alone_is_no_reason_to_absorb(std: float) -> None:
+    """However uncertain components are, others take the place of one only if they can hold nearly all of it."""
+    tensor = make(rf.CP(6, in_dims=(7, 8), out_dims=(9,)), std)
+    before = weight(tensor)
+    assert not simplify_(tensor)
+    assert torch.equal(weight(tensor), before)
+
+
 def test_a_default_device_elsewhere_is_no_matter() -> None:
     tensor = parallel_components(std=1e-3, gap=1e-6)
     with torch.device("meta"):

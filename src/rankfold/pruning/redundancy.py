@@ -8,7 +8,8 @@ Two changes of the factors do:
   ``L`` becomes ``L M`` and ``R`` becomes ``R M⁻ᵀ``. It takes the singular basis, in which a redundant direction has
   no signal.
 - A component of a CP format that is parallel to another, or lies between two, is absorbed: the nearest two are
-  fitted to the sum of all three, and it becomes empty, if that changes the weight by less than its own noise.
+  fitted to the sum of all three, and it becomes empty, if that changes the weight by less than its own noise, and by
+  a small share of what it is itself: to remove what is merely faint is the work of the prior.
 
 Nothing is cut here: an empty rank dies by itself, and the pruning rule finds it. All is computed on the CPU in
 float64, so that processes that train one model together take the same decision.
@@ -33,6 +34,8 @@ from rankfold.pruning.optimizer_state import cut_state
 
 # So many components may absorb one, and so many sweeps of alternating least squares find how.
 _NEIGHBOURS, _SWEEPS = 2, 20
+# What a component loses when others absorb it, as a share of its squared norm, is at most this much.
+_LARGEST_LOSS = 0.03
 # Singular values are kept away from 0 by this share of the largest.
 _SMALLEST_SHARE = 1e-6
 
@@ -145,7 +148,7 @@ def _absorption(tensor: BayesianTensor, group: RankGroup) -> list[Tensor] | None
     grams = torch.stack([matrix.mT @ matrix for matrix in columns])  # A_nᵀ A_n, (modes, R, R)
     power = grams.diagonal(dim1=1, dim2=2)
     # Π_n (‖μ_n‖² + Σσ²_n) − Π_n ‖μ_n‖²: the variance of all entries of a component
-    limits = (power + noise).prod(0) - power.prod(0)
+    limits = ((power + noise).prod(0) - power.prod(0)).minimum(_LARGEST_LOSS * power.prod(0))
     alive = (power > noise).all(0)
     change = torch.eye(group.size, dtype=torch.float64, device=grams.device).repeat(len(columns), 1, 1)
     ordered = [k for k in power.prod(0).argsort().tolist() if alive[k]]
