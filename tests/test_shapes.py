@@ -9,6 +9,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from rankfold.config import CP
 from rankfold.shapes import Folding, fold, is_positive_integer
 
 HARD_SIZES = [10_131_227, 8_351_593, 30_522, 50_257, 99_999_989, 65_537, 97, 13, 7, 2, 1]
@@ -161,3 +162,12 @@ def test_wrong_arguments_are_named(arguments, message):
 @pytest.mark.parametrize(("value", "expected"), [(1, True), (10**9, True), (0, False), (True, False), (2.0, False)])
 def test_positive_integers(value, expected):
     assert is_positive_integer(value) is expected
+
+
+def test_integers_of_numpy_are_integers():
+    folding = Folding(np.int64(12), (np.int32(3), np.int64(4)))
+    assert folding == Folding(12, (3, 4))
+    assert {type(n) for n in (folding.size, *folding.dims)} == {int}
+    format = CP(np.int64(2)).build(np.int64(12), 6)
+    assert type(format.ranks[0]) is int
+    assert not is_positive_integer(np.bool_(True))

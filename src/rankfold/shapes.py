@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from numbers import Real
+from numbers import Integral, Real
 from typing import TypeGuard
 
 import torch.nn.functional as F
@@ -38,6 +38,8 @@ class Folding:
             raise ValueError(f"a size to fold must be a positive integer, got {self.size!r}")
         if not self.dims or any(not is_positive_integer(n) for n in self.dims):
             raise ValueError(f"dims must be positive integers, got {self.dims}")
+        object.__setattr__(self, "size", int(self.size))
+        object.__setattr__(self, "dims", tuple(map(int, self.dims)))
         if self.padded_size < self.size:
             raise ValueError(
                 f"dims {self.dims} hold {self.padded_size} entries, but {self.size} are needed; "
@@ -84,9 +86,9 @@ class Folding:
         return [index, *reversed(parts)]
 
 
-def is_positive_integer(value: object) -> bool:
-    """Whether ``value`` is an integer of at least 1; ``True`` is not."""
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+def is_positive_integer(value: object) -> TypeGuard[int]:
+    """Whether ``value`` is an integer of at least 1, NumPy's included; ``True`` is not."""
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) > 0
 
 
 def check_positive(**numbers: object) -> None:

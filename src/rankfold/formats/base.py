@@ -63,13 +63,13 @@ class TensorFormat(ABC):
     ranks: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "ranks", tuple(self.ranks))
         for side, folding in (("input", self.inputs), ("output", self.outputs)):
             if len(folding.dims) > MAX_MODES:
                 raise ValueError(f"at most {MAX_MODES} {side} modes are supported, got {folding.dims}")
         for rank in self.ranks:
             if not is_positive_integer(rank):
                 raise ValueError(f"max_rank must be a positive integer, got {rank!r}")
+        object.__setattr__(self, "ranks", tuple(map(int, self.ranks)))
         if len(self.ranks) != self.num_ranks(self.inputs, self.outputs):
             raise ValueError(
                 f"{self.name} with input modes {self.inputs.dims} and output modes {self.outputs.dims} "
