@@ -130,7 +130,7 @@ class RankDetermination:
         self._watch.check_ranks()
         value = self._joint_kl(Weight(self.beta, self.num_data))
         self._last_kl = value.detach()
-        self._order.watch(value)
+        self._order.watch(value, self._parts)
         return value
 
     def kl_backward(self, scaler: torch.amp.GradScaler | None = None) -> Tensor:
