@@ -427,6 +427,32 @@ def test_unknown_options_are_refused() -> None:
         rf.RankDetermination(model, torch.optim.Adam(rf.param_groups(model)), 100, 20, klweight=2)
 
 
+@pytest.mark.parametrize(
+    ("move", "now"), [(nn.Module.double, "float64 on cpu"), (lambda model: model.to("meta"), "float32 on meta")]
+)
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_model_that_is_moved_afterwards_is_refused(move: Callable[[nn.Module], object], now: str, steps: int) -> None:
+    model, ranks = make()
+    for _ in range(steps):
+        train_step(model, ranks)
+    move(model)
+    message = rf"λ of 0\.tensor was float32 on cpu when RankDetermination was made, and is now {now}"
+    for call in (ranks.kl, ranks.kl_backward):
+        with pytest.raises(RuntimeError, match=message):
+            call()
+
+
+def test_lower_precision_and_a_way_there_and_back_are_no_moves() -> None:
+    """λ stays in float32, so what is known of it holds."""
+    model, ranks = make()
+    model.double().float().bfloat16()
+    x = torch.randn(64, 12, dtype=torch.bfloat16)
+    (F.cross_entropy(model(x).float(), torch.randint(3, (64,))) + ranks.kl()).backward()
+    ranks.optimizers[0].step()
+    ranks.step()
+    assert ranks.num_steps == 1
+
+
 def test_a_model_without_tensorized_layers_is_refused() -> None:
     model = nn.Linear(3, 2)
     with pytest.raises(ValueError, match="no tensorized layer"):

@@ -127,7 +127,7 @@ class RankDetermination:
         When gradients of k batches are accumulated, the KL counts once: ``((nll + ranks.kl()) / k).backward()``, or
         :meth:`kl_backward`.
         """
-        self._watch.check_ranks()
+        self._watch.check_unchanged()
         value = self._joint_kl(Weight(self.beta, self.num_data))
         self._last_kl = value.detach()
         self._order.watch(value, self._parts)
@@ -140,7 +140,7 @@ class RankDetermination:
         however many batches are accumulated. Give the ``scaler`` while gradients are scaled by one.
         """
         check_scaler(scaler)
-        self._watch.check_ranks()
+        self._watch.check_unchanged()
         self._order.note_kl()
         if not self._parts:
             return torch.zeros_like(self.beta)
@@ -170,7 +170,7 @@ class RankDetermination:
         """
         self._order.check()
         check_mode(self._parts)
-        self._watch.check_ranks()
+        self._watch.check_unchanged()
         self._update()
         if self.beta.is_cuda and torch.cuda.is_current_stream_capturing():
             return None  # the host's part follows every replay

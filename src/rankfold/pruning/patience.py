@@ -27,6 +27,7 @@ class RankWatch:
         self.rule = rule
         self.averages = {name: WindowAverage(t) for name, t in tensors.items() if t.inference == "bayes"}
         self.streaks = {name: _zeros(t) for name, t in tensors.items() if t.has_prior}
+        self._places = {name: _place(tensors[name]) for name in self.streaks}
 
     def update(self) -> None:
         """Take in the posteriors of this step; runs on the device, without waiting for it."""
@@ -35,7 +36,7 @@ class RankWatch:
     @torch.no_grad()
     def examine(self) -> None:
         """Look at every rank, by the averages since the last two looks."""
-        self.check_ranks()
+        self.check_unchanged()
         for name, streaks in self.streaks.items():
             tensor = self.tensors[name]
             windows = self.averages[name].close_window() if name in self.averages else None
@@ -44,9 +45,15 @@ class RankWatch:
             dead = (self.rule or default_rule(tensor)).dead(tensor, windows)
             self.streaks[name] = [(s + 1) * d for s, d in zip(streaks, dead, strict=True)]
 
-    def check_ranks(self) -> None:
-        """Refuse ranks that others have changed meanwhile: what is known of them is void."""
+    def check_unchanged(self) -> None:
+        """Refuse tensors that others have moved, and ranks that they have changed: what is known of them is void."""
         for name, streaks in self.streaks.items():
+            if (place := _place(self.tensors[name])) != self._places[name]:
+                raise RuntimeError(
+                    f"λ of {name} was {_named(self._places[name])} when RankDetermination was made, and is now "
+                    f"{_named(place)}: the model was moved or converted meanwhile. Do that first, and then make the "
+                    f"optimizer and RankDetermination anew"
+                )
             before, now = [len(streak) for streak in streaks], list(self.tensors[name].format.ranks)
             if before != now:
                 raise RuntimeError(
@@ -105,3 +112,13 @@ def check_saved(state: Mapping[str, Any], own: Mapping[str, Any], tensors: Mappi
 
 def _zeros(tensor: BayesianTensor) -> list[Tensor]:
     return [torch.zeros(rank, dtype=torch.long, device=tensor.variance.device) for rank in tensor.format.ranks]
+
+
+def _place(tensor: BayesianTensor) -> tuple[torch.dtype, torch.device]:
+    variance = tensor.variance
+    return variance.dtype, variance.device
+
+
+def _named(place: tuple[torch.dtype, torch.device]) -> str:
+    dtype, device = place
+    return f"{str(dtype).removeprefix('torch.')} on {device}"
