@@ -453,6 +453,48 @@ def test_lower_precision_and_a_way_there_and_back_are_no_moves() -> None:
     assert ranks.num_steps == 1
 
 
+def mixed(total_steps: int = 20) -> tuple[nn.Sequential, torch.optim.Optimizer, rf.RankDetermination]:
+    """A tensorized layer, and one that is still dense."""
+    model = nn.Sequential(rf.Linear(12, 5, config=CONFIG), nn.Linear(5, 3))
+    optimizer = torch.optim.Adam(rf.param_groups(model))
+    return model, optimizer, rf.RankDetermination(model, optimizer, num_data=1000, total_steps=total_steps)
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_layers_that_are_tensorized_afterwards_are_refused_at_the_first_step(resumed: bool) -> None:
+    model, _, ranks = mixed()
+    if resumed:
+        ranks.load_state_dict(ranks.state_dict() | {"num_steps": 7})
+    rf.tensorize_(model, rf.TT(2), "1")
+    message = r"the model has 1\.tensor, which it had not when RankDetermination was made; tensorize"
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=message):
+            train_step(model, ranks)
+    assert ranks.num_steps == (7 if resumed else 0)
+
+
+def test_layers_that_are_gone_afterwards_are_refused_at_the_first_step() -> None:
+    model, _, ranks = mixed()
+    model[0] = nn.Linear(12, 5)
+    with pytest.raises(RuntimeError, match=r"the model no longer has 0\.tensor, which it had when RankDetermination"):
+        train_step(model, ranks)
+
+
+def test_layers_that_are_wrapped_afterwards_are_refused_at_the_first_step() -> None:
+    """Ranks are cut by the names of their tensors."""
+    model, _, ranks = mixed()
+    model[0] = nn.Sequential(model[0], nn.Dropout())
+    with pytest.raises(RuntimeError, match=r"the model has 0\.0\.tensor, which it had not when RankDetermination"):
+        train_step(model, ranks)
+
+
+def test_layers_that_stay_dense_may_be_replaced_afterwards() -> None:
+    model, _, ranks = mixed()
+    model[1] = nn.Sequential(model[1], nn.Dropout())
+    train_step(model, ranks)
+    assert ranks.num_steps == 1
+
+
 def test_a_model_without_tensorized_layers_is_refused() -> None:
     model = nn.Linear(3, 2)
     with pytest.raises(ValueError, match="no tensorized layer"):

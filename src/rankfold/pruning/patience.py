@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from rankfold.bayesian_tensor import BayesianTensor
+from rankfold.bayesian_tensor import BayesianTensor, tensors_of
 from rankfold.pruning.averaging import WindowAverage, update_all
 from rankfold.pruning.rules import PruningRule, default_rule
 
@@ -86,6 +86,19 @@ class RankWatch:
             self.streaks[name] = [s.to(self.tensors[name].variance.device) for s in groups]
         for name, average in state["averages"].items():
             self.averages[name].restore(average)
+
+
+def check_known(model: nn.Module, known: Mapping[str, BayesianTensor]) -> None:
+    """Refuse a model whose tensors are not the ``known`` ones: others would have no KL and no updates of λ."""
+    now = tensors_of(model)
+    new = [name for name, tensor in now.items() if known.get(name) is not tensor]
+    gone = [name for name, tensor in known.items() if now.get(name) is not tensor]
+    if new or gone:
+        found = f"has {new[0]}, which it had not" if new else f"no longer has {gone[0]}, which it had"
+        raise RuntimeError(
+            f"the model {found} when RankDetermination was made; tensorize, tie, wrap and replace layers first, and "
+            f"then make the optimizer and RankDetermination anew"
+        )
 
 
 def check_saved(state: Mapping[str, Any], own: Mapping[str, Any], tensors: Mapping[str, BayesianTensor]) -> None:
