@@ -232,7 +232,7 @@ class RankDetermination:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state``; load the model's own state first, since ranks must match."""
-        check_saved(state, self.state_dict(), self.tensors)
+        check_saved(state, self.state_dict(), self.tensors, self.schedule.total_steps)
         priors = {name: HalfCauchy(eta) for name, eta in state["eta"].items()}
         self.num_steps = state["num_steps"]
         for name, prior in priors.items():

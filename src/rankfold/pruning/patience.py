@@ -101,13 +101,20 @@ def check_known(model: nn.Module, known: Mapping[str, BayesianTensor]) -> None:
         )
 
 
-def check_saved(state: Mapping[str, Any], own: Mapping[str, Any], tensors: Mapping[str, BayesianTensor]) -> None:
+def check_saved(
+    state: Mapping[str, Any], own: Mapping[str, Any], tensors: Mapping[str, BayesianTensor], total_steps: int | None
+) -> None:
     """Refuse a saved state that is not like ``own``, of the same ``tensors``, at the ranks that these have now."""
     if not isinstance(state, Mapping) or state.keys() != own.keys():
         found = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
         raise ValueError(f"expected what ranks.state_dict() returns, with {sorted(own)}, got {found}")
     if not isinstance(state["num_steps"], int) or state["num_steps"] < 0:
         raise ValueError(f"num_steps of the saved state must be 0 or a positive integer, got {state['num_steps']!r}")
+    if total_steps is not None and state["num_steps"] > total_steps:
+        raise ValueError(
+            f"the saved state is of step {state['num_steps']}, but total_steps is {total_steps}: no step would be left "
+            f"to find ranks in; give RankDetermination the total_steps of the whole run, those before saving included"
+        )
     strangers = sorted(state["streaks"].keys() ^ own["streaks"].keys())
     if strangers:
         raise ValueError(f"the saved state is of another model: {strangers[0]} is in only one of the two")
