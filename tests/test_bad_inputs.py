@@ -188,6 +188,19 @@ def test_a_damaged_state_leaves_the_determination_as_it_was(steps):
     assert ranks.num_steps == 0
 
 
+def test_a_state_from_beyond_the_last_step():
+    ranks = determination(total_steps=10)
+    state = ranks.state_dict()
+    with pytest.raises(ValueError, match=r"the saved state is of step 11, but total_steps is 10: .* of the whole run"):
+        ranks.load_state_dict(state | {"num_steps": 11})
+    assert ranks.num_steps == 0
+    ranks.load_state_dict(state | {"num_steps": 10})
+    assert ranks.num_steps == 10
+    open_end = determination(total_steps=None, warmup_steps=5)
+    open_end.load_state_dict(state | {"num_steps": 11})
+    assert open_end.num_steps == 11
+
+
 # Found by trying ------------------------------------------------------------------------------------
 
 

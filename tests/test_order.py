@@ -1,6 +1,8 @@
 """Lines of a training step that are in the wrong place are noticed."""
 
 import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
 import torch
@@ -195,6 +197,68 @@ def test_the_kl_may_be_looked_at_after_backward() -> None:
     ranks.kl()
     with pytest.raises(RuntimeError, match="no backward"):
         ranks.step()
+
+
+@pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
+def test_a_kl_without_gradient_is_none_for_the_loss(without: Callable[[], AbstractContextManager[None]]) -> None:
+    model, optimizer, ranks = make()
+    for _ in range(2):  # the proper call of one step is none of the next
+        with without():
+            kl = ranks.kl().clone()
+        (nll(model) + kl.item()).backward()
+        optimizer.step()
+        with pytest.raises(RuntimeError, match=r"ranks.kl\(\) was computed under torch.no_grad\(\) only"):
+            ranks.step()
+        (nll(model) + ranks.kl()).backward()
+        optimizer.step()
+        ranks.step()
+    assert ranks.num_steps == 2
+
+
+@pytest.mark.parametrize("way", ["before", "after", "kl_backward"])
+def test_the_kl_may_be_logged_without_gradient(way: str) -> None:
+    model, optimizer, ranks = make()
+    for _ in range(2):
+        if way != "after":
+            with torch.no_grad():
+                ranks.kl()
+        (nll(model) + (0.0 if way == "kl_backward" else ranks.kl())).backward()
+        if way == "kl_backward":
+            ranks.kl_backward()
+        optimizer.step()
+        if way == "after":
+            with torch.no_grad():
+                ranks.kl()
+        ranks.step()
+    assert ranks.num_steps == 2
+
+
+def test_frozen_layers_have_no_gradient_to_lose() -> None:
+    model, _, _ = make()
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=1e-3)
+    ranks = rf.RankDetermination(model, optimizer, num_data=1000, total_steps=40)
+    with torch.no_grad():
+        ranks.kl()
+    ranks.step()
+    (nll(model) + ranks.kl()).backward()
+    ranks.step()
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, when it compiles
+def test_a_compiled_kl_is_one_graph_and_its_gradient_is_looked_for_too() -> None:
+    torch.compiler.reset()
+    model, optimizer, ranks = make()
+    kl = torch.compile(ranks.kl, fullgraph=True, backend="eager")
+    with torch.no_grad():
+        kl()
+    with pytest.raises(RuntimeError, match="no_grad"):
+        ranks.step()
+    with torch.no_grad():
+        kl()
+    (nll(model) + kl()).backward()
+    optimizer.step()
+    ranks.step()
 
 
 def test_an_optimizer_may_ask_for_the_loss_several_times() -> None:

@@ -137,6 +137,38 @@ def test_structured_outputs_need_a_transform():
     assert mean.shape == (2, 6)
 
 
+class Keywords(nn.Module):
+    """Takes names that ``predict`` has options of, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = rf.Linear(8, 6, config=rf.CP(max_rank=2))
+        self.norm = nn.BatchNorm1d(6)
+
+    def forward(self, x, *, number=1.0, seed=0.0):
+        return number * self.norm(self.layer(x)) + seed
+
+
+@pytest.mark.parametrize("options", [{"samples": 0}, {"samples": 3, "seed": 1}])
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_what_a_model_takes_by_keyword_goes_into_kwargs(options, batch_norm):
+    model, x = Keywords(), torch.randn(9, 8)
+    if batch_norm:
+        options = options | {"bn_batches": [torch.randn(20, 8)]}
+    else:
+        model.norm = nn.Identity()
+    plain, plain_std = predict(model, x, **options)
+    mean, std = predict(model, x, kwargs={"number": 2.0, "seed": 5.0}, **options)
+    torch.testing.assert_close(mean, 2.0 * plain + 5.0)
+    torch.testing.assert_close(std, 2.0 * plain_std)
+    torch.testing.assert_close(predict(model, kwargs={"x": x}, **options), (plain, plain_std))
+
+
+def test_kwargs_are_a_mapping():
+    with pytest.raises(TypeError, match="kwargs must map names to what the model takes by keyword, got Tensor"):
+        predict(network(), kwargs=torch.ones(2, 8))
+
+
 def test_a_seed_must_be_a_number():
     with pytest.raises(TypeError, match="seed must be an integer or None, got 'a'"):
         predict(rf.Linear(8, 6, config=rf.CP(2)), torch.ones(2, 8), seed="a")

@@ -54,6 +54,14 @@ def exact_half_cauchy(second_moment, count, eta):
         return float((-b + (b * b + 4 * (d + 2) * m * scale).sqrt()) / (2 * (d + 2)))
 
 
+@given(count=counts, second_moment=moments, eta=etas)
+def test_eta_moves_the_denominator_by_two_at_most(count, second_moment, eta):
+    variance, tolerance = best(HalfCauchy(eta), second_moment, count), 1e-9
+    assert second_moment / (count + 2) * (1 - tolerance) <= variance <= second_moment / count * (1 + tolerance)
+    pressure = 2.0 * variance / (variance + eta**2)
+    assert variance == pytest.approx(second_moment / (count + pressure), rel=1e-6)
+
+
 @every_prior
 @given(count=counts, second_moment=moments)
 def test_no_rescaled_variance_does_better(prior, count, second_moment):

@@ -427,6 +427,74 @@ def test_unknown_options_are_refused() -> None:
         rf.RankDetermination(model, torch.optim.Adam(rf.param_groups(model)), 100, 20, klweight=2)
 
 
+@pytest.mark.parametrize(
+    ("move", "now"), [(nn.Module.double, "float64 on cpu"), (lambda model: model.to("meta"), "float32 on meta")]
+)
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_model_that_is_moved_afterwards_is_refused(move: Callable[[nn.Module], object], now: str, steps: int) -> None:
+    model, ranks = make()
+    for _ in range(steps):
+        train_step(model, ranks)
+    move(model)
+    message = rf"λ of 0\.tensor was float32 on cpu when RankDetermination was made, and is now {now}"
+    for call in (ranks.kl, ranks.kl_backward):
+        with pytest.raises(RuntimeError, match=message):
+            call()
+
+
+def test_lower_precision_and_a_way_there_and_back_are_no_moves() -> None:
+    """λ stays in float32, so what is known of it holds."""
+    model, ranks = make()
+    model.double().float().bfloat16()
+    x = torch.randn(64, 12, dtype=torch.bfloat16)
+    (F.cross_entropy(model(x).float(), torch.randint(3, (64,))) + ranks.kl()).backward()
+    ranks.optimizers[0].step()
+    ranks.step()
+    assert ranks.num_steps == 1
+
+
+def mixed(total_steps: int = 20) -> tuple[nn.Sequential, torch.optim.Optimizer, rf.RankDetermination]:
+    """A tensorized layer, and one that is still dense."""
+    model = nn.Sequential(rf.Linear(12, 5, config=CONFIG), nn.Linear(5, 3))
+    optimizer = torch.optim.Adam(rf.param_groups(model))
+    return model, optimizer, rf.RankDetermination(model, optimizer, num_data=1000, total_steps=total_steps)
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_layers_that_are_tensorized_afterwards_are_refused_at_the_first_step(resumed: bool) -> None:
+    model, _, ranks = mixed()
+    if resumed:
+        ranks.load_state_dict(ranks.state_dict() | {"num_steps": 7})
+    rf.tensorize_(model, rf.TT(2), "1")
+    message = r"the model has 1\.tensor, which it had not when RankDetermination was made; tensorize"
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=message):
+            train_step(model, ranks)
+    assert ranks.num_steps == (7 if resumed else 0)
+
+
+def test_layers_that_are_gone_afterwards_are_refused_at_the_first_step() -> None:
+    model, _, ranks = mixed()
+    model[0] = nn.Linear(12, 5)
+    with pytest.raises(RuntimeError, match=r"the model no longer has 0\.tensor, which it had when RankDetermination"):
+        train_step(model, ranks)
+
+
+def test_layers_that_are_wrapped_afterwards_are_refused_at_the_first_step() -> None:
+    """Ranks are cut by the names of their tensors."""
+    model, _, ranks = mixed()
+    model[0] = nn.Sequential(model[0], nn.Dropout())
+    with pytest.raises(RuntimeError, match=r"the model has 0\.0\.tensor, which it had not when RankDetermination"):
+        train_step(model, ranks)
+
+
+def test_layers_that_stay_dense_may_be_replaced_afterwards() -> None:
+    model, _, ranks = mixed()
+    model[1] = nn.Sequential(model[1], nn.Dropout())
+    train_step(model, ranks)
+    assert ranks.num_steps == 1
+
+
 def test_a_model_without_tensorized_layers_is_refused() -> None:
     model = nn.Linear(3, 2)
     with pytest.raises(ValueError, match="no tensorized layer"):

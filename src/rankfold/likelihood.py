@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import final
+from typing import Any, final
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +27,8 @@ class GaussianLikelihood(nn.Module):
 
     The mean is taken over all entries of the target, so ``num_data`` of
     :class:`~rankfold.RankDetermination` is the number of those entries in the whole training set:
-    N examples for one output, N·K for K outputs. Give its parameters to the optimizer too, without
-    weight decay.
+    N examples for one output, N·K for K outputs. The optimizer trains it along with the model, without weight decay
+    on σ: make the groups from both.
 
     Args:
         num_outputs: ``None`` for one σ, or K for one σ per output, the last dimension.
@@ -38,6 +39,9 @@ class GaussianLikelihood(nn.Module):
     >>> likelihood = GaussianLikelihood()
     >>> likelihood(torch.zeros(4, 1), torch.zeros(4, 1)).item()  # ½ log 2π
     0.9189385175704956
+    >>> import rankfold as rf
+    >>> both = nn.ModuleList([rf.Linear(8, 1, config=rf.CP(max_rank=3)), likelihood])
+    >>> optimizer = torch.optim.AdamW(rf.param_groups(both, lr=2e-3, weight_decay=0.01))
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class GaussianLikelihood(nn.Module):
         shape = () if num_outputs is None else (num_outputs,)
         dtype = at_least_float32(dtype or torch.get_default_dtype())
         self.log_std = nn.Parameter(torch.full(shape, math.log(initial_std), device=device, dtype=dtype))
+        _alive.add(self)
 
     @property
     def std(self) -> Tensor:
@@ -103,9 +108,23 @@ class GaussianLikelihood(nn.Module):
                 f"not: got shape {tuple(prediction.shape)}"
             )
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Copies, and what was pickled, are made without ``__init__``."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        _alive.add(self)
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GaussianLikelihood:
         super()._apply(sparing(fn, (self.log_std,)), recurse)  # type: ignore[no-untyped-call]
         return self
 
     def extra_repr(self) -> str:
         return "num_outputs=None" if self.log_std.dim() == 0 else f"num_outputs={len(self.log_std)}"
+
+
+# An optimizer cannot say what its parameters are, and a likelihood often stands beside the model.
+_alive: WeakSet[GaussianLikelihood] = WeakSet()
+
+
+def noise_parameters() -> list[nn.Parameter]:
+    """The log σ of every likelihood there is."""
+    return [likelihood.log_std for likelihood in _alive]

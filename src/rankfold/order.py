@@ -26,6 +26,7 @@ class StepOrder:
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
         self._kl_calls = 0
+        self._kl_without_gradient = False  # kl() was called under no_grad(), so that no loss learns from its value
         self._open_kl = False  # kl() was called, and no backward() has come through it yet
         self._backwards = 0
         self._weight: Tensor | float | None = None  # Σ ∂loss/∂kl of the first step, on the device
@@ -37,8 +38,11 @@ class StepOrder:
             optimizer.register_step_pre_hook(self._count_closure_once)
             optimizer.register_step_post_hook(self._note_optimizer)
 
-    def watch(self, kl: Tensor) -> None:
-        """Note a call of ``kl()``, and the backward that will come through its value."""
+    def watch(self, kl: Tensor, parts: Iterable[nn.Module]) -> None:
+        """Note a call of ``kl()`` of these ``parts``, and the backward that will come through its value."""
+        if not torch.is_grad_enabled() and _any_trained(parts):
+            self._kl_without_gradient = True  # good for a log, not for a loss
+            return
         self.note_kl()
         if kl.requires_grad and not torch.compiler.is_compiling():
             self._open_kl = True
@@ -55,6 +59,11 @@ class StepOrder:
 
     def check(self) -> None:
         """At ``ranks.step()``: refuse what cannot be right, warn of what looks wrong, and start anew."""
+        if self._kl_calls == 0 and self._kl_without_gradient:
+            raise RuntimeError(
+                "ranks.step(), but ranks.kl() was computed under torch.no_grad() only, where the loss learns nothing "
+                "from it; add it to the loss where gradients are kept, loss = nll + ranks.kl(), before every step"
+            )
         if self._kl_calls == 0:
             raise RuntimeError(
                 "ranks.step() without ranks.kl(): add it to the loss, loss = nll + ranks.kl(), before every step"
@@ -73,7 +82,7 @@ class StepOrder:
         """A step is over, or never was."""
         self._optimizer_steps.clear()
         self._kl_calls = self._backwards = 0
-        self._open_kl = False
+        self._open_kl = self._kl_without_gradient = False
         self._weight = None
 
     # Events ---------------------------------------------------------------------------------------
@@ -148,8 +157,7 @@ class StepOrder:
 
 def check_mode(parts: Iterable[nn.Module]) -> None:
     """Refuse a step in eval mode."""
-    asleep = [part for part in parts if not part.training]
-    if any(p.requires_grad for part in asleep for p in part.parameters()):
+    if _any_trained(part for part in parts if not part.training):
         raise RuntimeError(
             "ranks.step() while tensorized layers are in eval mode, where they are not sampled and their posterior "
             "learns nothing from the data; call model.train() before training goes on"
@@ -163,3 +171,8 @@ def warn_past_the_end(step: int, total_steps: int | None) -> None:
             f"this is step {step}, but total_steps is {total_steps}: the warm-up and all pruning are over. For several "
             f"epochs give total_steps=epochs * len(loader)"
         )
+
+
+def _any_trained(parts: Iterable[nn.Module]) -> bool:
+    """Whether anything in these parts is not frozen."""
+    return any(parameter.requires_grad for part in parts for parameter in part.parameters())

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rankfold.health import check_finite
-from rankfold.likelihood import GaussianLikelihood
+from rankfold.likelihood import GaussianLikelihood, noise_parameters
 from rankfold.posterior import FactorPosterior, GaussianPosterior
 from rankfold.shapes import is_number
 from rankfold.wrapping import check_model, check_values
@@ -21,7 +21,8 @@ def param_groups(model: nn.Module, lr: float | Tensor = 2e-3, weight_decay: floa
     """Parameter groups for any ``torch.optim`` optimizer.
 
     ``weight_decay`` applies to the layers that stay dense. Factors and biases of tensorized layers
-    are decayed by their prior already, and decay would ruin log-stds, so it is 0 there.
+    are decayed by their prior already, and decay would ruin log-stds, so it is 0 there. Several modules,
+    such as a model and its :class:`~rankfold.GaussianLikelihood`, go in as ``nn.ModuleList([model, likelihood])``.
 
     >>> import torch, rankfold as rf
     >>> model = torch.nn.Sequential(rf.Linear(8, 6, config=rf.CP(max_rank=3)), torch.nn.Linear(6, 2))
@@ -62,6 +63,12 @@ def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
         raise ValueError(
             "the optimizer decays log standard deviations, which pulls every std towards 1; "
             "use rankfold.param_groups(model, weight_decay=...), which sets weight_decay to 0 there"
+        )
+    if any(decay.get(id(p), 0.0) for p in noise_parameters()):
+        raise ValueError(
+            "the optimizer decays log σ of a GaussianLikelihood, which pulls the noise towards 1; use rankfold."
+            "param_groups(torch.nn.ModuleList([model, likelihood]), weight_decay=...), which sets weight_decay to 0 "
+            "there"
         )
 
 

@@ -6,8 +6,9 @@ factors, weights rebuilt from their means *are* the mean weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from rankfold.wrapping import warn
 def predict(
     model: nn.Module,
     *inputs: Any,
+    kwargs: Mapping[str, Any] | None = None,
     samples: int = 32,
     transform: Callable[[Any], Tensor] | None = None,
     seed: int | None = None,
@@ -35,8 +37,8 @@ def predict(
     as before afterwards.
 
     Args:
-        inputs: given to the model as they are. A model that takes keywords goes into a loop of
-            your own, under :func:`sampled`.
+        inputs: given to the model as they are.
+        kwargs: what the model takes by keyword, such as ``{"attention_mask": mask}``.
         samples: how many draws; 0 gives the posterior mean's prediction and a spread of zero.
         transform: applied to every sample's output before averaging, such as a softmax, or a
             function that picks one tensor out of a structured output.
@@ -64,17 +66,21 @@ def predict(
         raise TypeError(f"seed must be an integer or None, got {seed!r}")
     if transform is not None and not callable(transform):
         raise TypeError(f"transform must be a function of the model's output, got {transform!r}")
+    if not (kwargs is None or isinstance(kwargs, Mapping)):
+        raise TypeError(f"kwargs must map names to what the model takes by keyword, got {type(kwargs).__name__}")
+    keywords = dict(kwargs or {})
     transform = transform or _as_tensor
     with torch.no_grad():
         if samples == 0:
             with posterior_mean(model):
-                mean = _precise(transform(model(*inputs)))
+                mean = _precise(transform(model(*inputs, **keywords)))
             return mean, torch.zeros_like(mean)
         if bn_batches is None:
             warn_of_batch_norm(model)
             with sampled(model), _seeded(model, seed):
-                return mean_and_std(_precise(transform(model(*inputs))) for _ in range(samples))
-        return mean_and_std(_precise(transform(draw(*inputs))) for draw in draws(model, samples, bn_batches, seed))
+                return mean_and_std(_precise(transform(model(*inputs, **keywords))) for _ in range(samples))
+        prepared = draws(model, samples, bn_batches, seed)
+        return mean_and_std(_precise(transform(draw(*inputs, **keywords))) for draw in prepared)
 
 
 @contextmanager
@@ -104,15 +110,17 @@ def draws(
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     with sampled(model), restoring(norms):
         for number in torch.randint(2**62, (samples,), generator=generator).tolist():
-
-            def draw(*inputs: Any, number: int = number) -> Any:
-                with _seeded(model, number):  # the same noise, and so the same weights, in every call
-                    return model(*inputs)
-
+            draw = partial(_one_draw, model, number)
             with collecting(norms):
                 for batch in batches:
                     called_with(draw, batch)
             yield draw
+
+
+def _one_draw(model: nn.Module, number: int, /, *inputs: Any, **keywords: Any) -> Any:
+    """Call the model with the noise of this number: the same, and so the same weights, in every call."""
+    with _seeded(model, number):
+        return model(*inputs, **keywords)
 
 
 def warn_of_batch_norm(model: nn.Module) -> None:

@@ -67,7 +67,10 @@ class LogUniform(ShrinkagePrior):
 @final
 @dataclass(frozen=True)
 class HalfCauchy(ShrinkagePrior):
-    """``p(λ) ∝ (1 + λ/η²)^(−1)``; a smaller η means fewer ranks.
+    """``p(λ) ∝ (1 + λ/η²)^(−1)``; η hardly matters for the ranks that are found.
+
+    λ* lies between ``M / (D + 2)``, for small η, and ``M / D``. To find fewer ranks, or more, use ``kl_weight`` of
+    :class:`~rankfold.RankDetermination`.
 
     Args:
         eta: the scale η. ``None`` takes one constant times the factors' initial standard deviation,

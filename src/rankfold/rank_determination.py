@@ -24,9 +24,9 @@ from rankfold.parameters import add_gradients, check_optimizers, check_scaler
 from rankfold.posterior import joint_kl, joint_kl_with_gradient, sum_of
 from rankfold.priors import HalfCauchy
 from rankfold.pruning.copies import carry_marks, copies_of, followers_of, same_in_copies
-from rankfold.pruning.cutting import PruneResult, cut_dead_ranks, optimizers_of
-from rankfold.pruning.optimizer_state import check_kind, check_state
-from rankfold.pruning.patience import RankWatch, check_saved
+from rankfold.pruning.cutting import PruneResult, check_cut, cut_dead_ranks, optimizers_of
+from rankfold.pruning.optimizer_state import check_kind
+from rankfold.pruning.patience import RankWatch, check_known, check_saved
 from rankfold.pruning.redundancy import simplify_
 from rankfold.pruning.rules import PruningRule, check_rule, dead_ranks
 from rankfold.schedule import Pruning, Schedule, check_numbers
@@ -99,7 +99,7 @@ class RankDetermination:
         self.step_size = step_size
         self.schedule = Schedule(total_steps, warmup_steps, pruning, kl_weight)
         if pruning.at:
-            check_kind(self.optimizers, self._factor_parameters())
+            check_kind(self.optimizers, self.tensors.values())
         check_rule(pruning.rule, self.tensors)
         self.rule = pruning.rule
         self.copies = copies_of(model, copies)
@@ -107,6 +107,7 @@ class RankDetermination:
         self.check_every = check_every
         self.process_group = process_group
         self.num_steps = 0
+        self._begun = False
         self.version = 0
         self.history: list[tuple[int, PruneResult]] = []
         self._parts = [m for m in model.modules() if isinstance(m, (BayesianTensor, BayesianVector)) and m.has_prior]
@@ -127,10 +128,10 @@ class RankDetermination:
         When gradients of k batches are accumulated, the KL counts once: ``((nll + ranks.kl()) / k).backward()``, or
         :meth:`kl_backward`.
         """
-        self._watch.check_ranks()
+        self._watch.check_unchanged()
         value = self._joint_kl(Weight(self.beta, self.num_data))
         self._last_kl = value.detach()
-        self._order.watch(value)
+        self._order.watch(value, self._parts)
         return value
 
     def kl_backward(self, scaler: torch.amp.GradScaler | None = None) -> Tensor:
@@ -140,7 +141,7 @@ class RankDetermination:
         however many batches are accumulated. Give the ``scaler`` while gradients are scaled by one.
         """
         check_scaler(scaler)
-        self._watch.check_ranks()
+        self._watch.check_unchanged()
         self._order.note_kl()
         if not self._parts:
             return torch.zeros_like(self.beta)
@@ -170,7 +171,7 @@ class RankDetermination:
         """
         self._order.check()
         check_mode(self._parts)
-        self._watch.check_ranks()
+        self._watch.check_unchanged()
         self._update()
         if self.beta.is_cuda and torch.cuda.is_current_stream_capturing():
             return None  # the host's part follows every replay
@@ -191,11 +192,9 @@ class RankDetermination:
 
         ``step()`` calls it; only code that replays a captured step calls it itself.
         """
+        if not self._begun:
+            self._begin()
         self.num_steps += 1
-        if self.num_steps == 1 and self.schedule.pruning.at:
-            check_state(self.optimizers, self._factor_parameters())
-            for name in (name for name, tensor in self.tensors.items() if tensor.has_prior):
-                same_in_copies(name, self.tensors[name], self.copies)  # a cut would fail, much later
         if self.num_steps % self.check_every == 0 or self.schedule.changes_factors_at(self.num_steps):
             self._health.check(self.num_steps)
         warn_past_the_end(self.num_steps, self.schedule.total_steps)
@@ -233,7 +232,7 @@ class RankDetermination:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state``; load the model's own state first, since ranks must match."""
-        check_saved(state, self.state_dict(), self.tensors)
+        check_saved(state, self.state_dict(), self.tensors, self.schedule.total_steps)
         priors = {name: HalfCauchy(eta) for name, eta in state["eta"].items()}
         self.num_steps = state["num_steps"]
         for name, prior in priors.items():
@@ -251,8 +250,12 @@ class RankDetermination:
 
     # Inside ---------------------------------------------------------------------------------------
 
-    def _factor_parameters(self) -> list[nn.Parameter]:
-        return [parameter for tensor in self.tensors.values() for parameter in tensor.parameters()]
+    def _begin(self) -> None:
+        """Look, once, at what may have changed since this was made."""
+        check_known(self.model, self.tensors)
+        if self.schedule.pruning.at:
+            check_cut(self.tensors, self.optimizers, self.copies)
+        self._begun = True
 
     def _set_beta(self) -> None:
         self.schedule.beta(self._steps_on_device, out=self.beta)

@@ -120,7 +120,7 @@ def cut_dead_ranks(
     tensors = tensors_of(model)
     chosen = {name: tensors[name] for name, groups in dead.items() if any(bool(g.any()) for g in groups)}
     followers = {name: same_in_copies(name, tensor, copies) for name, tensor in chosen.items()}
-    check_state(optimizers, (p for tensor in chosen.values() for p in tensor.parameters()))
+    check_state(optimizers, chosen.values())
     done = []
     for name, tensor in chosen.items():
         chosen_rule = rule or default_rule(tensor)
@@ -139,6 +139,15 @@ def cut_dead_ranks(
         _cut(tensor, keep, optimizers)
         done.append(PrunedTensor(name, before, tensor.format.ranks, *changes, collapsed))
     return PruneResult(tuple(done)) if done else None
+
+
+def check_cut(
+    tensors: Mapping[str, BayesianTensor], optimizers: Sequence[Optimizer], copies: Sequence[nn.Module]
+) -> None:
+    """Refuse optimizers and averaged copies now with which a cut would fail, much later."""
+    check_state(optimizers, tensors.values())
+    for name in (name for name, tensor in tensors.items() if tensor.has_prior):
+        same_in_copies(name, tensors[name], copies)
 
 
 def optimizers_of(optimizer: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:

@@ -14,21 +14,21 @@ _REMEDY = (
 )
 
 
-def check_kind(optimizers: Iterable[Optimizer], parameters: Iterable[nn.Parameter]) -> None:
+def check_kind(optimizers: Iterable[Optimizer], tensors: Iterable[nn.Module]) -> None:
     """Refuse torch's optimizers that are known to keep other state than :func:`check_state` admits, before they do."""
-    parameters = set(parameters)
+    parameters = {p for tensor in tensors for p in tensor.parameters()}
     for optimizer in optimizers:
         trained = {p for group in optimizer.param_groups for p in group["params"]}
         if isinstance(optimizer, LBFGS | Adafactor) and trained & parameters:
             raise TypeError(f"{type(optimizer).__name__} keeps state that is not shaped like its parameters, {_REMEDY}")
 
 
-def check_state(optimizers: Iterable[Optimizer], parameters: Iterable[nn.Parameter]) -> None:
-    """Refuse optimizers whose state for these parameters cannot be cut entry by entry.
+def check_state(optimizers: Iterable[Optimizer], tensors: Iterable[nn.Module]) -> None:
+    """Refuse optimizers whose state for the parameters of these tensors cannot be cut entry by entry.
 
     Known state is shaped like its parameter (momentum, Adam's moments, Adagrad's sums …) or a scalar.
     """
-    parameters = list(parameters)
+    parameters = [p for tensor in tensors for p in tensor.parameters()]
     for optimizer in optimizers:
         for parameter in parameters:
             for key, value in optimizer.state.get(parameter, {}).items():

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from rankfold.bayesian_tensor import BayesianTensor
+from rankfold.bayesian_tensor import BayesianTensor, tensors_of
 from rankfold.pruning.averaging import WindowAverage, update_all
 from rankfold.pruning.rules import PruningRule, default_rule
 
@@ -27,6 +27,7 @@ class RankWatch:
         self.rule = rule
         self.averages = {name: WindowAverage(t) for name, t in tensors.items() if t.inference == "bayes"}
         self.streaks = {name: _zeros(t) for name, t in tensors.items() if t.has_prior}
+        self._places = {name: _place(tensors[name]) for name in self.streaks}
 
     def update(self) -> None:
         """Take in the posteriors of this step; runs on the device, without waiting for it."""
@@ -35,7 +36,7 @@ class RankWatch:
     @torch.no_grad()
     def examine(self) -> None:
         """Look at every rank, by the averages since the last two looks."""
-        self.check_ranks()
+        self.check_unchanged()
         for name, streaks in self.streaks.items():
             tensor = self.tensors[name]
             windows = self.averages[name].close_window() if name in self.averages else None
@@ -44,9 +45,15 @@ class RankWatch:
             dead = (self.rule or default_rule(tensor)).dead(tensor, windows)
             self.streaks[name] = [(s + 1) * d for s, d in zip(streaks, dead, strict=True)]
 
-    def check_ranks(self) -> None:
-        """Refuse ranks that others have changed meanwhile: what is known of them is void."""
+    def check_unchanged(self) -> None:
+        """Refuse tensors that others have moved, and ranks that they have changed: what is known of them is void."""
         for name, streaks in self.streaks.items():
+            if (place := _place(self.tensors[name])) != self._places[name]:
+                raise RuntimeError(
+                    f"λ of {name} was {_named(self._places[name])} when RankDetermination was made, and is now "
+                    f"{_named(place)}: the model was moved or converted meanwhile. Do that first, and then make the "
+                    f"optimizer and RankDetermination anew"
+                )
             before, now = [len(streak) for streak in streaks], list(self.tensors[name].format.ranks)
             if before != now:
                 raise RuntimeError(
@@ -81,13 +88,33 @@ class RankWatch:
             self.averages[name].restore(average)
 
 
-def check_saved(state: Mapping[str, Any], own: Mapping[str, Any], tensors: Mapping[str, BayesianTensor]) -> None:
+def check_known(model: nn.Module, known: Mapping[str, BayesianTensor]) -> None:
+    """Refuse a model whose tensors are not the ``known`` ones: others would have no KL and no updates of λ."""
+    now = tensors_of(model)
+    new = [name for name, tensor in now.items() if known.get(name) is not tensor]
+    gone = [name for name, tensor in known.items() if now.get(name) is not tensor]
+    if new or gone:
+        found = f"has {new[0]}, which it had not" if new else f"no longer has {gone[0]}, which it had"
+        raise RuntimeError(
+            f"the model {found} when RankDetermination was made; tensorize, tie, wrap and replace layers first, and "
+            f"then make the optimizer and RankDetermination anew"
+        )
+
+
+def check_saved(
+    state: Mapping[str, Any], own: Mapping[str, Any], tensors: Mapping[str, BayesianTensor], total_steps: int | None
+) -> None:
     """Refuse a saved state that is not like ``own``, of the same ``tensors``, at the ranks that these have now."""
     if not isinstance(state, Mapping) or state.keys() != own.keys():
         found = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
         raise ValueError(f"expected what ranks.state_dict() returns, with {sorted(own)}, got {found}")
     if not isinstance(state["num_steps"], int) or state["num_steps"] < 0:
         raise ValueError(f"num_steps of the saved state must be 0 or a positive integer, got {state['num_steps']!r}")
+    if total_steps is not None and state["num_steps"] > total_steps:
+        raise ValueError(
+            f"the saved state is of step {state['num_steps']}, but total_steps is {total_steps}: no step would be left "
+            f"to find ranks in; give RankDetermination the total_steps of the whole run, those before saving included"
+        )
     strangers = sorted(state["streaks"].keys() ^ own["streaks"].keys())
     if strangers:
         raise ValueError(f"the saved state is of another model: {strangers[0]} is in only one of the two")
@@ -105,3 +132,13 @@ def check_saved(state: Mapping[str, Any], own: Mapping[str, Any], tensors: Mappi
 
 def _zeros(tensor: BayesianTensor) -> list[Tensor]:
     return [torch.zeros(rank, dtype=torch.long, device=tensor.variance.device) for rank in tensor.format.ranks]
+
+
+def _place(tensor: BayesianTensor) -> tuple[torch.dtype, torch.device]:
+    variance = tensor.variance
+    return variance.dtype, variance.device
+
+
+def _named(place: tuple[torch.dtype, torch.device]) -> str:
+    dtype, device = place
+    return f"{str(dtype).removeprefix('torch.')} on {device}"
