@@ -1,6 +1,4 @@
-import copy
 import math
-import pickle
 
 import pytest
 import torch
@@ -121,14 +119,6 @@ def test_num_outputs_must_be_a_positive_integer(value):
         GaussianLikelihood(value)
 
 
-@pytest.mark.parametrize("again", [lambda it: it, copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
-def test_decay_of_the_noise_is_refused_also_beside_the_model(again):
-    model, likelihood = rf.Linear(12, 5, config=rf.CP(2)), again(GaussianLikelihood(5))
-    groups = [*rf.param_groups(model), {"params": likelihood.parameters()}]  # AdamW decays by 0.01 if left alone
-    with pytest.raises(ValueError, match=r"decays log σ of a GaussianLikelihood.*ModuleList\(\[model, likelihood\]\)"):
-        rf.RankDetermination(model, torch.optim.AdamW(groups), num_data=10, total_steps=10)
-
-
 def test_groups_of_the_model_and_the_likelihood_do_not_decay_it():
     model, likelihood = nn.Sequential(rf.Linear(12, 5, config=rf.CP(2)), nn.Linear(5, 1)), GaussianLikelihood()
     groups = rf.param_groups(nn.ModuleList([model, likelihood]), lr=0.1, weight_decay=0.01)
@@ -139,9 +129,3 @@ def test_groups_of_the_model_and_the_likelihood_do_not_decay_it():
     (likelihood(model(torch.randn(4, 12)), torch.ones(4, 1)) + ranks.kl()).backward()
     optimizer.step()
     assert likelihood.log_std.item() != 0.0
-
-
-def test_decay_of_the_noise_of_another_optimizer_is_no_concern():
-    model, likelihood = rf.Linear(12, 5, config=rf.CP(2)), GaussianLikelihood()
-    torch.optim.AdamW(likelihood.parameters())
-    rf.RankDetermination(model, torch.optim.AdamW(rf.param_groups(model)), num_data=10, total_steps=10)

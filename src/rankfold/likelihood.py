@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, final
-from weakref import WeakSet
+from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -60,7 +59,6 @@ class GaussianLikelihood(nn.Module):
         shape = () if num_outputs is None else (num_outputs,)
         dtype = at_least_float32(dtype or torch.get_default_dtype())
         self.log_std = nn.Parameter(torch.full(shape, math.log(initial_std), device=device, dtype=dtype))
-        _alive.add(self)
 
     @property
     def std(self) -> Tensor:
@@ -108,23 +106,9 @@ class GaussianLikelihood(nn.Module):
                 f"not: got shape {tuple(prediction.shape)}"
             )
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Copies, and what was pickled, are made without ``__init__``."""
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        _alive.add(self)
-
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GaussianLikelihood:
         super()._apply(sparing(fn, (self.log_std,)), recurse)  # type: ignore[no-untyped-call]
         return self
 
     def extra_repr(self) -> str:
         return "num_outputs=None" if self.log_std.dim() == 0 else f"num_outputs={len(self.log_std)}"
-
-
-# An optimizer cannot say what its parameters are, and a likelihood often stands beside the model.
-_alive: WeakSet[GaussianLikelihood] = WeakSet()
-
-
-def noise_parameters() -> list[nn.Parameter]:
-    """The log σ of every likelihood there is."""
-    return [likelihood.log_std for likelihood in _alive]

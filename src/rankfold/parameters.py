@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rankfold.health import check_finite
-from rankfold.likelihood import GaussianLikelihood, noise_parameters
+from rankfold.likelihood import GaussianLikelihood
 from rankfold.posterior import FactorPosterior, GaussianPosterior
 from rankfold.shapes import is_number
 from rankfold.wrapping import check_model, check_values
@@ -63,12 +63,6 @@ def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
         raise ValueError(
             "the optimizer decays log standard deviations, which pulls every std towards 1; "
             "use rankfold.param_groups(model, weight_decay=...), which sets weight_decay to 0 there"
-        )
-    if any(decay.get(id(p), 0.0) for p in noise_parameters()):
-        raise ValueError(
-            "the optimizer decays log σ of a GaussianLikelihood, which pulls the noise towards 1; use rankfold."
-            "param_groups(torch.nn.ModuleList([model, likelihood]), weight_decay=...), which sets weight_decay to 0 "
-            "there"
         )
 
 
