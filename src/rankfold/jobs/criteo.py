@@ -32,7 +32,7 @@ from rankfold.jobs.preparation import (
 from rankfold.jobs.targets import Classes
 from rankfold.models.dlrm import DLRM, tables_from
 
-# A category seen once shares a row with all that are not known, which is so trained too.
+# A category seen once shares a row with all that are not known.
 _MIN_COUNT = 2
 # From so many rows on one pass over them is enough, as in the DLRM experiments: tables of at least LARGE_TABLE rows
 # become factors, and the rest stays dense.
@@ -96,6 +96,10 @@ class Impressions(Preparation):
         return self._encode(read_clicks(path))
 
     @property
+    def unknown_rows(self) -> tuple[int, ...]:
+        return tuple(lookup.shared for lookup in self.lookups)
+
+    @property
     def is_small(self) -> bool:
         """Whether rows are seen more than once."""
         return self.num_rows is not None and self.num_rows < _ONE_PASS
@@ -144,4 +148,6 @@ class Impressions(Preparation):
 def _lookup(tokens: NDArray[np.uint32]) -> Lookup:
     counts = TokenCounts()
     counts.add(tokens)
-    return Lookup.of(counts, _MIN_COUNT)
+    # a row for what is not known, where every category was seen often enough, too
+    known = int((counts.table()[1] >= _MIN_COUNT).sum())
+    return Lookup.of(counts, _MIN_COUNT, known + 1)

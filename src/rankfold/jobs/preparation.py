@@ -141,6 +141,11 @@ class Preparation(ABC):
         """New data of the same form, with or without labels."""
 
     @property
+    def unknown_rows(self) -> tuple[int, ...]:
+        """The row of values that are not known, for each column of categories; these are the last input."""
+        return ()
+
+    @property
     def settings(self) -> Mapping[str, Any]:
         """Of training, where they differ from those of other data."""
         return {}

@@ -59,14 +59,14 @@ def _of_quantity(
     model: nn.Module, objective: Objective, target: Quantity, examples: Examples, seed: int
 ) -> dict[str, Any]:
     assert isinstance(model, TableRegressor)
-    noise, labels = float(model.likelihood.std.detach()), examples.labels.cpu().double()
+    noise, labels = model.noise_std(*examples.inputs).detach().double(), examples.labels.cpu().double()
     mean, _ = objective.predict(model, examples.inputs, 0, seed)
     average, spread = objective.predict(model, examples.inputs, NUM_SAMPLES, seed)
-    learned = {"noise_std": target.std * noise}
-    inside = (labels - average).abs() <= _WITHIN_90 * (spread.square() + noise**2).sqrt()
+    learned = {"noise_std": target.std * float(model.likelihood.std.detach())}
+    inside = (labels - average).abs() <= _WITHIN_90 * (spread.square() + noise.cpu().square()).sqrt()
     return {
         "posterior_mean": {
-            "nll_nats": objective.nats_of_unit + _normal_nll(labels, mean, noise),
+            "nll_nats": objective.nats_of_unit + _normal_nll(labels, mean, noise.cpu()),
             **errors(mean, labels, target),
             **learned,
         },
@@ -96,12 +96,12 @@ def errors(predicted: Tensor, labels: Tensor, target: Quantity) -> dict[str, flo
     return {**found, "r2": float(1.0 - squares / (labels - labels.mean()).square().mean())}
 
 
-def _normal_nll(labels: Tensor, mean: Tensor, noise: float) -> float:
+def _normal_nll(labels: Tensor, mean: Tensor, noise: Tensor) -> float:
     return float(-torch.distributions.Normal(mean, noise).log_prob(labels).mean())
 
 
 @torch.no_grad()
-def _sampled_nll(model: nn.Module, examples: Examples, noise: float, seed: int) -> float:
+def _sampled_nll(model: nn.Module, examples: Examples, noise: Tensor, seed: int) -> float:
     """``−log 1/S Σ_s N(y | f_s, σ²)``, the mean over examples, in nats."""
     torch.manual_seed(seed)
     labels = examples.labels.double()

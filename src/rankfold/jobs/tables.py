@@ -120,10 +120,14 @@ class Tabular(Preparation):
             return None
         return f"left out, as all their values are the same or all differ: {', '.join(map(repr, self.left_out))}"
 
+    @property
+    def unknown_rows(self) -> tuple[int, ...]:
+        return (UNKNOWN_ROW,) * len(self.categories)
+
     def network(self, model: ModelName) -> Network:
         options = {"num_numbers": len(self.numbers), "sizes": [len(c.values) + 1 for c in self.categories]}
         if isinstance(self.target, Quantity):
-            return Network(TableRegressor, options)
+            return Network(TableRegressor, {**options, "widens": True})
         return Network(TableClassifier, {**options, "num_outputs": len(self.target.names)})
 
     def as_dict(self) -> dict[str, Any]:
