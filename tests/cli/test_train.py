@@ -23,6 +23,7 @@ from rankfold.experiments import training
 from rankfold.jobs.job import read_preparation
 from rankfold.jobs.objective import Objective
 
+PREDICTIONS = ("posterior_mean", "monte_carlo")
 KINDS = ("images", "pixels", "classes", "quantity", "text", "clicks")
 
 
@@ -741,9 +742,24 @@ def test_a_model_that_learned_nothing_is_told_so(tmp_path):
     data, options = data_of("classes", tmp_path)
     result = run("train", data, *options, "--epochs", 1, "--lr", 1e-9, "--quiet", "--out", tmp_path / "run")
     metrics = record_of(tmp_path / "run")["metrics"]
-    useless = metrics["posterior_mean"]["accuracy"] <= metrics["baseline"]["accuracy"]
+    useless = min(metrics[kind]["nll_nats"] for kind in PREDICTIONS) >= metrics["baseline"]["nll_nats"]
     assert useless == ("no better than always answering" in result.output)
     assert "are rough" in result.output
+
+
+def test_probabilities_may_be_better_than_the_shares_where_the_likeliest_class_never_changes(finished):
+    kind, folder, _, _ = finished
+    if kind != "clicks":
+        return
+    record = record_of(folder)
+    baseline = record["metrics"]["baseline"]
+    assert baseline["auc"] == 0.5
+    for difference, useless in ((-0.01, False), (0.0, True)):
+        scores = {"accuracy": baseline["accuracy"], "nll_nats": baseline["nll_nats"] + difference}
+        said = " ".join(hints({**record, "metrics": {**dict.fromkeys(PREDICTIONS, scores), "baseline": baseline}}))
+        nll = f"{baseline['nll_nats']:.3f}"
+        expected = f"no better than always answering with the shares of the classes (NLL {nll} against {nll})"
+        assert (expected in said) == useless
 
 
 @pytest.mark.parametrize(

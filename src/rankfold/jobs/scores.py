@@ -32,7 +32,7 @@ def evaluate(model: nn.Module, objective: Objective, data: Data, seed: int) -> d
         probabilities, _ = objective.predict(model, data.evaluation.inputs, samples, seed)
         metrics[name] = class_scores(probabilities, data.evaluation.labels.cpu().long(), objective.is_click)
     metrics["monte_carlo"]["samples"] = NUM_SAMPLES
-    return {**metrics, "baseline": _most_frequent_answer(objective.target, data)}
+    return {**metrics, "baseline": _shares_as_answer(objective.target, data, objective.is_click)}
 
 
 # Classes ----------------------------------------------------------------------------------------------
@@ -46,10 +46,14 @@ def class_scores(probabilities: Tensor, labels: Tensor, is_click: bool) -> dict[
     return {**asdict(score(probabilities, labels)), **more, "calibration": bins}
 
 
-def _most_frequent_answer(classes: Classes, data: Data) -> dict[str, Any]:
-    answer = int(data.train.labels.long().bincount(minlength=len(classes.names)).argmax())
-    right = data.evaluation.labels.long() == answer
-    return {"answer": classes.names[answer], "accuracy": float(right.double().mean())}
+def _shares_as_answer(classes: Classes, data: Data, is_click: bool) -> dict[str, Any]:
+    """Scores of always giving the shares that the classes have in training, so always the most frequent class."""
+    counts = data.train.labels.long().bincount(minlength=len(classes.names)).double().cpu()
+    labels = data.evaluation.labels.cpu().long()
+    shares = (counts / counts.sum()).expand(len(labels), -1)
+    found = class_scores(shares, labels, is_click)
+    answer: dict[str, Any] = {"answer": classes.names[int(counts.argmax())]}
+    return answer | {key: found[key] for key in ("accuracy", "nll_nats", "auc") if key in found}
 
 
 # A quantity -------------------------------------------------------------------------------------------
