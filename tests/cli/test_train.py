@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -361,6 +362,15 @@ def test_values_that_training_did_not_see_are_counted(finished, tmp_path):
         spoiled(spoiled(data, 4, "colour", "mauve"), 9, "colour", "teal")
         expected = [
             "colour: 2 of 60 rows hold a value that training did not see, or saw only once; they count as unknown"
+        ]
+    elif kind == "clicks":
+        fields = [line.split("\t")[14:] for line in data.read_text().splitlines()]
+        columns = list(zip(*([int(cell or "0", 16) for cell in row] for row in fields), strict=True))
+        known = [{cell for cell, times in Counter(column[:108]).items() if times > 1} for column in columns]
+        unknown = [sum(cell not in kept for cell in column) for kept, column in zip(known, columns, strict=True)]
+        expected = [
+            f"{sum(map(bool, unknown))} of 26 categories hold values that training did not see, or saw only once; they "
+            f"count as unknown. category {int(np.argmax(unknown)) + 1} has the most, in {max(unknown)} of 120 lines"
         ]
     else:
         expected = []

@@ -5,7 +5,7 @@ Rows are in the order of time: the last ones are for validation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self, final
@@ -18,6 +18,7 @@ from rankfold.data.clicks import Clicks, read_clicks
 from rankfold.data.criteo.encoding import Lookup, TokenCounts, encode
 from rankfold.data.criteo.lines import NUM_CATEGORIES
 from rankfold.data.errors import DamagedData
+from rankfold.jobs.hiding import is_unknown
 from rankfold.jobs.preparation import (
     LARGEST_BATCH,
     STEPS,
@@ -117,6 +118,15 @@ class Impressions(Preparation):
     def max_ranks(self) -> Mapping[str, int]:
         return _MAX_RANKS_OF_SMALL_TABLES if self.is_all_factors else super().max_ranks
 
+    def notes(self, examples: Encoded) -> Iterator[str]:
+        counts = {name: count for name, count in examples.unknown.items() if count}
+        if counts:
+            most = max(counts, key=counts.__getitem__)
+            yield (
+                f"{len(counts)} of {NUM_CATEGORIES} categories hold values that training did not see, or saw only "
+                f"once; they count as unknown. {most} has the most, in {counts[most]:,} of {len(examples):,} lines"
+            )
+
     def network(self, model: ModelName) -> Network:
         options = {"sizes": self.sizes, **(_SIZES_FOR_FEW if self.is_small else _SIZES)}
         if self.is_all_factors:
@@ -140,9 +150,11 @@ class Impressions(Preparation):
         return cls(lookups, content.get("num_rows"))
 
     def _encode(self, clicks: Clicks) -> Encoded:
-        numbers, categories = torch.from_numpy(clicks.numbers), torch.from_numpy(encode(self.lookups, clicks.tokens))
+        inputs = torch.from_numpy(clicks.numbers), torch.from_numpy(encode(self.lookups, clicks.tokens))
         labels = None if clicks.labels is None else torch.from_numpy(clicks.labels)
-        return Encoded((numbers, categories), labels, tuple(str(n) for n in range(1, len(clicks) + 1)))
+        counts = is_unknown(inputs, self.unknown_rows).sum(0).tolist()
+        unknown = {f"category {n}": count for n, count in enumerate(counts, start=1)}
+        return Encoded(inputs, labels, tuple(str(n) for n in range(1, len(clicks) + 1)), unknown)
 
 
 def _lookup(tokens: NDArray[np.uint32]) -> Lookup:
