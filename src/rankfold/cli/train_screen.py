@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich import box
@@ -24,6 +24,7 @@ from rankfold.reporting.wording import one_answer
 Record = dict[str, Any]
 # More ranks than this get a line per layer instead of a bar each.
 _MOST_BARS, _MOST_LAYERS = 16, 14
+_MOST_COLUMNS = 20  # of a kind that are named
 _MOST_NAMED = 4  # of the layers of which nothing was left
 
 
@@ -36,14 +37,15 @@ def screen(run: JobRun) -> RenderableType:
     return Panel(Group(*parts), title=title, subtitle=settings, box=box.ROUNDED, padding=(1, 2), width=96)
 
 
-def opening_line(run: JobRun) -> str:
-    """What is about to be trained."""
+def opening(run: JobRun) -> str:
+    """What is about to be trained, and on what."""
     spec = run.job.spec
     about = data_line(run.job, run.preparation, len(run.data.train), len(run.data.evaluation))
-    return (
+    first = (
         f"{run.folder}: {about}; model {run.job.model}, {run.before.dense_parameters:,} parameters if it were dense; "
         f"{counted(spec.epochs, 'epoch')}, batches of {spec.batch_size}, KL weight {spec.kl_weight:g}"
     )
+    return "\n".join((first, *column_lines(run.job, run.preparation)))
 
 
 def data_line(job: Job, preparation: Preparation, num_train: int, num_held: int) -> str:
@@ -56,6 +58,23 @@ def data_line(job: Job, preparation: Preparation, num_train: int, num_held: int)
     return (
         f"{preparation.described_as}, {what}: {counted(num_train, 'example')} to train, {num_held:,} held back{remark}"
     )
+
+
+def column_lines(job: Job, preparation: Preparation) -> Iterator[str]:
+    """Of a table, what its columns are taken for, and a line for each of the numbers that looks like an id."""
+    columns = preparation.columns(job.options)
+    if columns is None:
+        return
+    values = [f"{name} ({counted(size, 'value')})" for name, size in columns["categories"].items()]
+    groups = {"numbers": columns["numbers"], "categories": values, "ignored": columns["ignored"]}
+    yield "; ".join(f"{what}: {_listed(names)}" for what, names in groups.items() if names)
+    for name, option in columns["ids"].items():
+        yield f"note: {name} is taken for a number, but looks like an id; {option}?"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f", and {len(names) - _MOST_COLUMNS} more" if len(names) > _MOST_COLUMNS else ""
+    return ", ".join(names[:_MOST_COLUMNS]) + more
 
 
 def progress_line(run: JobRun) -> str:

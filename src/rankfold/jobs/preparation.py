@@ -165,6 +165,10 @@ class Preparation(ABC):
         """What of the data is not used, if something is not."""
         return None
 
+    def columns(self, options: DataOptions) -> dict[str, Any] | None:
+        """Of a table, what its columns are taken for: plain values, for files."""
+        return None
+
     def about_target(self) -> dict[str, Any]:
         """What is predicted, for files: the names of the classes, or the quantity."""
         if isinstance(self.target, Classes):

@@ -224,6 +224,7 @@ class JobRun:
             "num_evaluation": len(self.data.evaluation),
             "num_unfamiliar": 0,
             **self.preparation.about_target(),
+            "columns": self.preparation.columns(self.job.options),
             "fingerprint": self.job.fingerprint,
             **asdict(self.job.options),
         }
