@@ -719,7 +719,7 @@ def test_new_data_that_do_not_fit_are_refused(finished, tmp_path):
     else:
         for line, found in (("1\t2", "2 fields"), ("1", "1 field")):
             data.write_text(f"{line}\n")
-            assert f"line 1: it has {found}, expected 40" in refusal(data)
+            assert f"no line in the Criteo format: {data}:1: it has {found}, expected 40" in refusal(data)
     assert "name the folder of a run" in text(run("predict", tmp_path / "nowhere", data))
     assert not (tmp_path / "p.csv").exists()
 
@@ -851,3 +851,18 @@ def test_images_in_no_sub_folder_are_counted(tmp_path):
 def test_images_cannot_be_made_huge(tmp_path):
     data, _ = data_of("images", tmp_path)
     assert "must be at most 4096, got '100000'" in text(run("plan", data, "--image-size", 100000))
+
+
+def test_malformed_clicks_are_left_out_and_named(tmp_path):
+    data = planted_clicks(tmp_path / "c.tsv", 100)
+    good = data.read_text().splitlines()
+    data.write_text("\n".join([*good[:3], "oops", *good[3:]]) + "\n")
+    said = f"left out, as it is malformed: line 4 ({data}:4: it has 1 field, expected 40"
+    command = (data, "--model", "dlrm", "--epochs", 1, "--max-rank", 2)
+    assert said in run("plan", *command).output
+    trained = run("train", *command, "--out", tmp_path / "run")
+    assert trained.output.count(said) == 1
+    result = run("predict", tmp_path / "run", data, "--samples", 0, "--out", tmp_path / "p.csv")
+    assert result.exit_code == 0
+    assert said in result.output
+    assert [int(row["line"]) for row in read_csv(tmp_path / "p.csv")] == [1, 2, 3, *range(5, 102)]

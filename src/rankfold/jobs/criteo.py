@@ -59,6 +59,7 @@ class Impressions(Preparation):
 
     Attributes:
         num_rows: of the training part; older runs do not say.
+        left_out: which lines are malformed.
     """
 
     kind: ClassVar[str] = "criteo"
@@ -72,6 +73,7 @@ class Impressions(Preparation):
     lookups: tuple[Lookup, ...]
     num_rows: int | None = None
     target: Classes = _CLICKED
+    left_out: str | None = None
 
     @classmethod
     def learn(cls, path: Path, options: DataOptions) -> Learned:
@@ -85,7 +87,8 @@ class Impressions(Preparation):
                     f"{path}: the {name} {len(rows):,} rows all have the label {clicks.labels[rows[0]]}; "
                     f"give more rows, or another --validation-share"
                 )
-        preparation = cls(tuple(_lookup(clicks.tokens[train, n]) for n in range(NUM_CATEGORIES)), len(train))
+        lookups = tuple(_lookup(clicks.tokens[train, n]) for n in range(NUM_CATEGORIES))
+        preparation = cls(lookups, len(train), left_out=clicks.left_out)
         return Learned(preparation, preparation._encode(clicks), train, validation)
 
     @property
@@ -99,6 +102,10 @@ class Impressions(Preparation):
     @property
     def unknown_rows(self) -> tuple[int, ...]:
         return tuple(lookup.shared for lookup in self.lookups)
+
+    @property
+    def remark(self) -> str | None:
+        return self.left_out
 
     @property
     def is_small(self) -> bool:
@@ -119,6 +126,7 @@ class Impressions(Preparation):
         return _MAX_RANKS_OF_SMALL_TABLES if self.is_all_factors else super().max_ranks
 
     def notes(self, examples: Encoded) -> Iterator[str]:
+        yield from examples.left_out
         counts = {name: count for name, count in examples.unknown.items() if count}
         if counts:
             most = max(counts, key=counts.__getitem__)
@@ -137,6 +145,7 @@ class Impressions(Preparation):
         return {
             "kind": self.kind,
             "num_rows": self.num_rows,
+            "left_out": self.left_out,
             "sizes": self.sizes,
             "shared": [lookup.shared for lookup in self.lookups],
             "tokens": [lookup.tokens.tolist() for lookup in self.lookups],
@@ -147,14 +156,15 @@ class Impressions(Preparation):
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
         columns = zip(*(content[key] for key in ("tokens", "rows", "sizes", "shared")), strict=True)
         lookups = tuple(Lookup(np.array(t, np.uint32), np.array(r, np.int32), *rest) for t, r, *rest in columns)
-        return cls(lookups, content.get("num_rows"))
+        return cls(lookups, content.get("num_rows"), left_out=content.get("left_out"))
 
     def _encode(self, clicks: Clicks) -> Encoded:
         inputs = torch.from_numpy(clicks.numbers), torch.from_numpy(encode(self.lookups, clicks.tokens))
         labels = None if clicks.labels is None else torch.from_numpy(clicks.labels)
         counts = is_unknown(inputs, self.unknown_rows).sum(0).tolist()
         unknown = {f"category {n}": count for n, count in enumerate(counts, start=1)}
-        return Encoded(inputs, labels, tuple(str(n) for n in range(1, len(clicks) + 1)), unknown)
+        left_out = () if clicks.left_out is None else (clicks.left_out,)
+        return Encoded(inputs, labels, tuple(map(str, clicks.lines.tolist())), unknown, left_out)
 
 
 def _lookup(tokens: NDArray[np.uint32]) -> Lookup:

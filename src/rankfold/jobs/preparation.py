@@ -70,7 +70,7 @@ class Encoded:
 
     Attributes:
         unknown: how many examples hold something that training did not know, by where it stands.
-        left_out: names of what was found beside the examples, and is none for want of a place.
+        left_out: what was found beside the examples, and is none.
     """
 
     inputs: tuple[Tensor, ...]

@@ -14,7 +14,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -24,6 +24,7 @@ from rankfold.data.criteo.arrays import ARRAYS, Criteo, write_about
 from rankfold.data.criteo.encoding import Hash, Lookup, Tables, TokenCounts, encode
 from rankfold.data.criteo.files import blocks
 from rankfold.data.criteo.lines import NUM_CATEGORIES, Rows, read_block
+from rankfold.data.criteo.malformed import MOST_MALFORMED, Tally
 from rankfold.data.criteo.published import EXTRA, SAMPLE, WHOLE
 from rankfold.data.errors import DamagedData, MissingData
 from rankfold.data.location import VARIABLE, data_root, origin
@@ -31,7 +32,6 @@ from rankfold.wrapping import warn
 
 # Raise when the arrays would come out differently.
 _VERSION = 1
-_MOST_EXAMPLES = 20
 _SOURCE = "https://www.kaggle.com/c/criteo-display-ad-challenge"
 _ENDINGS = ("", ".gz", ".xz")
 
@@ -50,41 +50,12 @@ class Progress:
 Report = Callable[[Progress], None]
 
 
-@final
-@dataclass
-class _Tally:
-    """Malformed lines so far."""
-
-    limit: int
-    count: int = 0
-    _alike: dict[str, tuple[str, int]] = field(default_factory=dict)  # by fault: the first line, and how many
-
-    def note(self, path: Path, line: int, why: str) -> None:
-        self.count += 1
-        first, count = self._alike.get(why, (f"{path}:{line}", 0))
-        self._alike[why] = first, count + 1
-        if self.count > self.limit:
-            shown = "\n  ".join(self.examples)
-            raise DamagedData(
-                f"more than {self.limit} malformed lines, so this may not be a file in the Criteo format; the first "
-                f"are\n  {shown}\nMend the file; in Python, prepare(..., max_malformed=...) allows more"
-            )
-
-    @property
-    def examples(self) -> list[str]:
-        """The first line with each fault, and how many more have the same."""
-        return [
-            f"{first}: {why}" + (f"; {count - 1} more of the kind" if count > 1 else "")
-            for why, (first, count) in list(self._alike.items())[:_MOST_EXAMPLES]
-        ]
-
-
 def prepare(
     files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str],
     cache: str | os.PathLike[str] | None = None,
     *,
     tables: Tables | None = None,
-    max_malformed: int = 100,
+    max_malformed: int = MOST_MALFORMED,
     progress: Report = lambda progress: None,
 ) -> Criteo:
     """The data set in text ``files``; what was prepared before, with the same settings, is only opened.
@@ -105,7 +76,7 @@ def prepare(
     tables, place = tables or Tables(), _cache_folder(paths[0].parent) if cache is None else Path(cache)
     folder = place / f"criteo-{_fingerprint(paths, tables)}"
     if not folder.is_dir():
-        _prepare(paths, folder, tables, _Tally(max_malformed), progress)
+        _prepare(paths, folder, tables, Tally(max_malformed), progress)
     data = Criteo.open(folder)
     if data.malformed > max_malformed:
         raise DamagedData(f"{data.malformed} malformed lines, but max_malformed is {max_malformed}: {data.examples[0]}")
@@ -144,11 +115,11 @@ def _find(place: Path, name: str) -> Path | None:
 # Two passes -------------------------------------------------------------------------------------------
 
 
-def _prepare(paths: Sequence[Path], folder: Path, tables: Tables, tally: _Tally, report: Report) -> None:
+def _prepare(paths: Sequence[Path], folder: Path, tables: Tables, tally: Tally, report: Report) -> None:
     partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
     partial.mkdir(parents=True)
     try:
-        encoders = _encoders(paths, tables, _Tally(tally.limit), report)
+        encoders = _encoders(paths, tables, Tally(tally.limit), report)
         file_rows = _write_arrays(paths, partial, encoders, tally, report)
         about = {
             "files": [str(path) for path in paths],
@@ -167,7 +138,7 @@ def _prepare(paths: Sequence[Path], folder: Path, tables: Tables, tally: _Tally,
         warn(f"{lines} left out, the first: {tally.examples[0]}")
 
 
-def _encoders(paths: Sequence[Path], tables: Tables, tally: _Tally, report: Report) -> list[Lookup | Hash]:
+def _encoders(paths: Sequence[Path], tables: Tables, tally: Tally, report: Report) -> list[Lookup | Hash]:
     """Pass 1: count the values of every category."""
     counts = [TokenCounts() for _ in range(NUM_CATEGORIES)]
     if tables.hashing != "always":
@@ -178,7 +149,7 @@ def _encoders(paths: Sequence[Path], tables: Tables, tally: _Tally, report: Repo
 
 
 def _write_arrays(
-    paths: Sequence[Path], folder: Path, encoders: Sequence[Lookup | Hash], tally: _Tally, report: Report
+    paths: Sequence[Path], folder: Path, encoders: Sequence[Lookup | Hash], tally: Tally, report: Report
 ) -> list[int]:
     """Pass 2: write the arrays; how many rows each file has."""
     file_rows = [0] * len(paths)
@@ -192,7 +163,7 @@ def _write_arrays(
     return file_rows
 
 
-def _read(paths: Sequence[Path], stage: str, tally: _Tally, report: Report) -> Iterator[tuple[Rows, int]]:
+def _read(paths: Sequence[Path], stage: str, tally: Tally, report: Report) -> Iterator[tuple[Rows, int]]:
     """The rows of all files, block by block, each with the number of its file."""
     sizes, start, num_rows = [path.stat().st_size for path in paths], time.perf_counter(), 0
     for number, path in enumerate(paths):
