@@ -1,11 +1,14 @@
 """``rankfold train`` from data of every kind to a folder, and ``rankfold predict`` from that folder."""
 
 import csv
+import gzip
 import json
+import lzma
 import math
 import os
 import signal
 import sys
+import zipfile
 from collections import Counter
 
 import numpy as np
@@ -866,3 +869,25 @@ def test_malformed_clicks_are_left_out_and_named(tmp_path):
     assert result.exit_code == 0
     assert said in result.output
     assert [int(row["line"]) for row in read_csv(tmp_path / "p.csv")] == [1, 2, 3, *range(5, 102)]
+
+
+@pytest.mark.parametrize("kind", ["classes", "text", "clicks"])
+@pytest.mark.parametrize(("ending", "pack"), [("gz", gzip.compress), ("xz", lzma.compress)])
+def test_packed_files_are_read_as_they_are_unpacked(kind, ending, pack, tmp_path):
+    data, options = data_of(kind, tmp_path)
+    packed = tmp_path / f"{data.name}.{ending}"
+    packed.write_bytes(pack(data.read_bytes()))
+    plain, same = (run("plan", file, *options) for file in (data, packed))
+    assert same.exit_code == 0, same.output
+    assert same.output.replace(str(packed), str(data)) == plain.output
+    packed.write_bytes(packed.read_bytes()[:-20])
+    assert f"{packed} is cut short or altered (" in text(run("plan", packed, *options))
+
+
+def test_other_packings_are_recognised(tmp_path):
+    with zipfile.ZipFile(tmp_path / "t.zip", "w", zipfile.ZIP_DEFLATED) as opened:
+        opened.write(table(tmp_path / "t.csv"))
+    refused = text(run("plan", tmp_path / "t.zip", "--target", "kind"))
+    assert "t.zip is packed by zip; unpack it first, or pack it by gzip or xz" in refused
+    (tmp_path / "t.parquet.gz").write_bytes(gzip.compress(b"PAR1"))
+    assert "is a packed Parquet file; unpack it first" in text(run("plan", tmp_path / "t.parquet.gz", "--target", "y"))
