@@ -617,7 +617,13 @@ def test_a_mistake_among_the_numbers_to_predict_is_named(cells, tmp_path):
     [
         ("a,b\n" + "1,x\n" * 20, ["--target", "b"], "has one class only, 'x'"),
         ("a,b\n" + "1,2\n" * 20, ["--target", "b", "--task", "regression"], "all numbers in column 'b' are 2"),
-        ("a,b\n" + "1,x\n1,y\n" * 20, ["--target", "b"], "has no column besides 'b'"),
+        (
+            "a,b,c\n" + "1,x,2\n1,y,3\n" * 20,
+            ["--target", "b", "--ignore", "c"],
+            "has no column besides 'b' that the prediction could come from: --ignore leaves out 'c'; all training "
+            "values of 'a' are the same or all differ. Add a column that tells the rows apart",
+        ),
+        ("b\n" + "x\ny\n" * 20, ["--target", "b"], "that the prediction could come from; add one"),
         ("a,b\n1,x\n2,y\n", ["--target", "b"], "has 2 examples, too few to learn from"),
         (
             "a,b\n" + "".join(f"{n},n{n}\n" for n in range(12)) + "5,z\n" * 3,

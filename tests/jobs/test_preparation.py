@@ -5,6 +5,8 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 import torch
 from jobs.made_up import clicks, images, lines, planted_clicks, table
@@ -202,3 +204,19 @@ def test_categories_of_clicks_that_are_not_known_are_counted(tmp_path):
         "2 of 26 categories hold values that training did not see, or saw only once; they count as unknown. "
         "category 5 has the most, in 3 of 200 lines"
     ]
+
+
+def test_booleans_are_the_same_however_they_are_spelled(tmp_path):
+    file = tmp_path / "t.csv"
+    file.write_text("member,y\n" + "true,FALSE\nfalse,TRUE\n" * 20)
+    preparation = Tabular.learn(file, DataOptions(target="y")).preparation
+    trained = preparation.read(file)
+    pyarrow.parquet.write_table(
+        pyarrow.table({"member": [True, False] * 20, "y": [False, True] * 20}), tmp_path / "t.parquet"
+    )
+    found = preparation.read(tmp_path / "t.parquet")
+    assert found.unknown == {"member": 0}
+    assert torch.equal(found.inputs[0], trained.inputs[0])
+    assert torch.equal(found.labels, trained.labels)
+    mixed = Classes(("True", "true"))
+    assert mixed.encode(["true", "True"], str).tolist() == [1, 0]  # as they are, where both occur

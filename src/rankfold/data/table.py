@@ -93,6 +93,16 @@ def parsed(cells: Sequence[str]) -> NDArray[np.float64] | int:
     return values
 
 
+def spelled_otherwise(places: Mapping[str, int]) -> dict[str, int]:
+    """Places of cells; those of true and false in other cases, too: Parquet has True where CSV often has true.
+
+    >>> sorted(spelled_otherwise({"true": 0, "Maybe": 1}))
+    ['Maybe', 'TRUE', 'True', 'true']
+    """
+    booleans = [(cell, place) for cell, place in places.items() if cell.lower() in ("true", "false")]
+    return {case: place for cell, place in booleans for case in (cell.lower(), cell.upper(), cell.title())} | {**places}
+
+
 def is_numeric(cells: Sequence[str]) -> bool:
     """Whether nearly all cells that are not missing are numbers.
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankfold.data.errors import DamagedData, MissingData
-from rankfold.data.table import Table, is_numeric, no_number, number
+from rankfold.data.table import Table, is_numeric, no_number, number, spelled_otherwise
 from rankfold.jobs.preparation import DataOptions, Rows
 from rankfold.models.mlp import UNKNOWN_ROW
 
@@ -48,7 +48,7 @@ class CategoryColumn:
     values: tuple[str, ...]
 
     def encode(self, table: Table) -> NDArray[np.int64]:
-        rows = {value: n for n, value in enumerate(self.values, start=1)}
+        rows = spelled_otherwise({value: n for n, value in enumerate(self.values, start=1)})
         return np.array([rows.get(cell, UNKNOWN_ROW) for cell in table.columns[self.name]], np.int64)
 
 
@@ -70,8 +70,17 @@ def chosen_columns(
     # a column that never changes says nothing
     kept = [column for column in numbers if column.std > 0], [column for column in categories if len(column.values) > 1]
     if not any(kept):
-        raise MissingData(f"{table.path} has no column besides {options.target!r} that the prediction could come from")
+        raise MissingData(_nothing_left(table, options, [*(n.name for n in numbers), *(c.name for c in categories)]))
     return tuple(kept[0]), tuple(kept[1])
+
+
+def _nothing_left(table: Table, options: DataOptions, useless: Sequence[str]) -> str:
+    """That no column can be predicted from, and why each is none."""
+    reasons = [f"--ignore leaves out {', '.join(map(repr, options.ignored))}"] if options.ignored else []
+    if useless:
+        reasons.append(f"all training values of {', '.join(map(repr, useless))} are the same or all differ")
+    said = f": {'; '.join(reasons)}. Add a column that tells the rows apart" if reasons else "; add one"
+    return f"{table.path} has no column besides {options.target!r} that the prediction could come from{said}"
 
 
 def check_commas(table: Table, name: str, otherwise: str) -> None:
