@@ -63,7 +63,7 @@ def prepare(
     Args:
         files: one or several in the Criteo Kaggle format, plain or packed by gzip or xz; rows keep their order.
         cache: the folder for arrays; beside the first file if left out, or below ``~/.cache`` where that cannot be
-            written to. They take 157 bytes a row.
+            written to, with a warning that says so. They take 157 bytes a row.
         tables: how categories become rows of tables; a vocabulary of all values if left out.
         max_malformed: lines that may be left out because they are not of the format. More are an error.
         progress: called after every block.
@@ -73,15 +73,17 @@ def prepare(
     if not files:
         raise ValueError("files must name at least one file, got none")
     paths = [Path(file).expanduser() for file in files]
-    tables, place = tables or Tables(), _cache_folder(paths[0].parent) if cache is None else Path(cache)
+    tables, beside = tables or Tables(), paths[0].parent
+    place = _cache_folder(beside) if cache is None else Path(cache)
     folder = place / f"criteo-{_fingerprint(paths, tables)}"
     if not folder.is_dir():
         _prepare(paths, folder, tables, Tally(max_malformed), progress)
+        if cache is None and place != beside:
+            warn(f"{beside} cannot be written to, so the arrays are in {folder}; another folder is named by cache=")
     data = Criteo.open(folder)
     if data.malformed > max_malformed:
         raise DamagedData(f"{data.malformed} malformed lines, but max_malformed is {max_malformed}: {data.examples[0]}")
-    if len(data) == 0:
-        raise DamagedData(f"{', '.join(map(str, paths))} has no rows; expected lines in the Criteo format")
+    _check_not_empty(len(data), paths)  # folders of older versions may be
     return data
 
 
@@ -121,6 +123,7 @@ def _prepare(paths: Sequence[Path], folder: Path, tables: Tables, tally: Tally, 
     try:
         encoders = _encoders(paths, tables, Tally(tally.limit), report)
         file_rows = _write_arrays(paths, partial, encoders, tally, report)
+        _check_not_empty(sum(file_rows), paths)
         about = {
             "files": [str(path) for path in paths],
             "file_rows": file_rows,
@@ -136,6 +139,11 @@ def _prepare(paths: Sequence[Path], folder: Path, tables: Tables, tally: Tally, 
     if tally.count:
         lines = "1 malformed line was" if tally.count == 1 else f"{tally.count} malformed lines were"
         warn(f"{lines} left out, the first: {tally.examples[0]}")
+
+
+def _check_not_empty(rows: int, paths: Sequence[Path]) -> None:
+    if rows == 0:
+        raise DamagedData(f"{', '.join(map(str, paths))} has no rows; expected lines in the Criteo format")
 
 
 def _encoders(paths: Sequence[Path], tables: Tables, tally: Tally, report: Report) -> list[Lookup | Hash]:
