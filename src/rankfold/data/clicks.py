@@ -76,20 +76,20 @@ def read_clicks(path: Path) -> Clicks:
         np.concatenate([rows.tokens for rows in parts]),
         np.concatenate([rows.labels for rows in parts]) if labelled else None,
         np.concatenate(lines),
-        _left_out(malformed, tally.examples),
+        _left_out(malformed, [example.removeprefix(f"{path}:") for example in tally.examples]),
     )
 
 
 def _left_out(lines: Sequence[int], examples: Sequence[str]) -> str | None:
     """Which lines are left out, and the first with each fault.
 
-    >>> _left_out([4, 9], ["a.txt:4: it has 3 fields; 1 more of the kind"])
-    'left out, as they are malformed: 2 lines, 4, 9 (a.txt:4: it has 3 fields; 1 more of the kind)'
+    >>> _left_out([4, 9], ["4: it has 3 fields; 1 more of the kind"])
+    'left out, as they are malformed: 2 lines, 4, 9 (line 4: it has 3 fields; 1 more of the kind)'
     """
     if not lines:
         return None
     numbers = ", ".join(map(str, lines[:_MOST_LINES])) + (", …" if len(lines) > _MOST_LINES else "")
-    faults = "; ".join(examples[:_MOST_FAULTS])
+    faults = "; ".join(f"line {example}" for example in examples[:_MOST_FAULTS])
     if len(lines) == 1:
         return f"left out, as it is malformed: line {numbers} ({faults})"
     return f"left out, as they are malformed: {len(lines)} lines, {numbers} ({faults})"
