@@ -98,3 +98,32 @@ def test_where_the_rank_makes_no_layer_smaller_half_of_it_does(tmp_path):
     assert json.loads(run(*command, "--json").output)["spec"]["max_rank"] == 10
     assert "--max-rank 20 makes no layer smaller than it is dense; 10 does" in run(*command, "--max-rank", 20).output
     assert "If that makes no layer smaller, half of it, and so on." in run("plan", "--help").output
+
+
+def test_columns_are_named_with_what_they_are_taken_for(tmp_path):
+    """Ids by their names or their values; prices, grids and what is called a category are none."""
+    data = tmp_path / "t.csv"
+    names = ["id", "user_id", "postcode", "price", "grid", "code", "city", "same", "secret", "y"]
+    rows = [
+        [n, n % 7, (70173, 10115, 20095)[n % 3], 10_000 * (n % 4), n % 5, n % 6, "ab"[n % 2], 1, n, n / 7]
+        for n in range(40)
+    ]
+    data.write_text("\n".join(",".join(map(str, row)) for row in [names, *rows]) + "\n")
+    command = ("plan", data, "--target", "y", "--categorical", "code", "--ignore", "secret")
+    columns = json.loads(run(*command, "--json").output)["data"]["columns"]
+    assert columns == {
+        "numbers": ["id", "user_id", "postcode", "price", "grid"],
+        "categories": {"code": 6, "city": 2},
+        "ignored": ["secret"],
+        "left_out": ["same"],
+        "ids": {"id": "--ignore id", "user_id": "--categorical user_id", "postcode": "--categorical postcode"},
+    }
+    planned, trained = run(*command), run("train", *command[1:], "--epochs", 1, "--out", tmp_path / "run")
+    for output in (planned.output, trained.output):
+        assert (
+            "\nnumbers: id, user_id, postcode, price, grid; categories: code (6 values), city (2 values); "
+            "ignored: secret\n"
+            "note: id is taken for a number, but looks like an id; --ignore id?\n"
+            "note: user_id is taken for a number, but looks like an id; --categorical user_id?\n"
+        ) in output
+    assert "'same'" in planned.output

@@ -1,11 +1,15 @@
 """``rankfold train`` from data of every kind to a folder, and ``rankfold predict`` from that folder."""
 
 import csv
+import gzip
 import json
+import lzma
 import math
 import os
 import signal
 import sys
+import zipfile
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -23,6 +27,7 @@ from rankfold.experiments import training
 from rankfold.jobs.job import read_preparation
 from rankfold.jobs.objective import Objective
 
+PREDICTIONS = ("posterior_mean", "monte_carlo")
 KINDS = ("images", "pixels", "classes", "quantity", "text", "clicks")
 
 
@@ -361,6 +366,15 @@ def test_values_that_training_did_not_see_are_counted(finished, tmp_path):
         expected = [
             "colour: 2 of 60 rows hold a value that training did not see, or saw only once; they count as unknown"
         ]
+    elif kind == "clicks":
+        fields = [line.split("\t")[14:] for line in data.read_text().splitlines()]
+        columns = list(zip(*([int(cell or "0", 16) for cell in row] for row in fields), strict=True))
+        known = [{cell for cell, times in Counter(column[:108]).items() if times > 1} for column in columns]
+        unknown = [sum(cell not in kept for cell in column) for kept, column in zip(known, columns, strict=True)]
+        expected = [
+            f"{sum(map(bool, unknown))} of 26 categories hold values that training did not see, or saw only once; they "
+            f"count as unknown. category {int(np.argmax(unknown)) + 1} has the most, in {max(unknown)} of 120 lines"
+        ]
     else:
         expected = []
     out = ("--out", tmp_path / "p.csv", "--samples", 0, "--overwrite")
@@ -603,7 +617,13 @@ def test_a_mistake_among_the_numbers_to_predict_is_named(cells, tmp_path):
     [
         ("a,b\n" + "1,x\n" * 20, ["--target", "b"], "has one class only, 'x'"),
         ("a,b\n" + "1,2\n" * 20, ["--target", "b", "--task", "regression"], "all numbers in column 'b' are 2"),
-        ("a,b\n" + "1,x\n1,y\n" * 20, ["--target", "b"], "has no column besides 'b'"),
+        (
+            "a,b,c\n" + "1,x,2\n1,y,3\n" * 20,
+            ["--target", "b", "--ignore", "c"],
+            "has no column besides 'b' that the prediction could come from: --ignore leaves out 'c'; all training "
+            "values of 'a' are the same or all differ. Add a column that tells the rows apart",
+        ),
+        ("b\n" + "x\ny\n" * 20, ["--target", "b"], "that the prediction could come from; add one"),
         ("a,b\n1,x\n2,y\n", ["--target", "b"], "has 2 examples, too few to learn from"),
         (
             "a,b\n" + "".join(f"{n},n{n}\n" for n in range(12)) + "5,z\n" * 3,
@@ -708,7 +728,7 @@ def test_new_data_that_do_not_fit_are_refused(finished, tmp_path):
     else:
         for line, found in (("1\t2", "2 fields"), ("1", "1 field")):
             data.write_text(f"{line}\n")
-            assert f"line 1: it has {found}, expected 40" in refusal(data)
+            assert f"no line in the Criteo format: {data}:1: it has {found}, expected 40" in refusal(data)
     assert "name the folder of a run" in text(run("predict", tmp_path / "nowhere", data))
     assert not (tmp_path / "p.csv").exists()
 
@@ -741,9 +761,24 @@ def test_a_model_that_learned_nothing_is_told_so(tmp_path):
     data, options = data_of("classes", tmp_path)
     result = run("train", data, *options, "--epochs", 1, "--lr", 1e-9, "--quiet", "--out", tmp_path / "run")
     metrics = record_of(tmp_path / "run")["metrics"]
-    useless = metrics["posterior_mean"]["accuracy"] <= metrics["baseline"]["accuracy"]
+    useless = min(metrics[kind]["nll_nats"] for kind in PREDICTIONS) >= metrics["baseline"]["nll_nats"]
     assert useless == ("no better than always answering" in result.output)
     assert "are rough" in result.output
+
+
+def test_probabilities_may_be_better_than_the_shares_where_the_likeliest_class_never_changes(finished):
+    kind, folder, _, _ = finished
+    if kind != "clicks":
+        return
+    record = record_of(folder)
+    baseline = record["metrics"]["baseline"]
+    assert baseline["auc"] == 0.5
+    for difference, useless in ((-0.01, False), (0.0, True)):
+        scores = {"accuracy": baseline["accuracy"], "nll_nats": baseline["nll_nats"] + difference}
+        said = " ".join(hints({**record, "metrics": {**dict.fromkeys(PREDICTIONS, scores), "baseline": baseline}}))
+        nll = f"{baseline['nll_nats']:.3f}"
+        expected = f"no better than always answering with the shares of the classes (NLL {nll} against {nll})"
+        assert (expected in said) == useless
 
 
 @pytest.mark.parametrize(
@@ -825,3 +860,40 @@ def test_images_in_no_sub_folder_are_counted(tmp_path):
 def test_images_cannot_be_made_huge(tmp_path):
     data, _ = data_of("images", tmp_path)
     assert "must be at most 4096, got '100000'" in text(run("plan", data, "--image-size", 100000))
+
+
+def test_malformed_clicks_are_left_out_and_named(tmp_path):
+    data = planted_clicks(tmp_path / "c.tsv", 100)
+    good = data.read_text().splitlines()
+    data.write_text("\n".join([*good[:3], "oops", *good[3:]]) + "\n")
+    said = "left out, as it is malformed: line 4 (line 4: it has 1 field, expected 40"
+    command = (data, "--model", "dlrm", "--epochs", 1, "--max-rank", 2)
+    assert said in run("plan", *command).output
+    trained = run("train", *command, "--out", tmp_path / "run")
+    assert trained.output.count(said) == 1
+    result = run("predict", tmp_path / "run", data, "--samples", 0, "--out", tmp_path / "p.csv")
+    assert result.exit_code == 0
+    assert said in result.output
+    assert [int(row["line"]) for row in read_csv(tmp_path / "p.csv")] == [1, 2, 3, *range(5, 102)]
+
+
+@pytest.mark.parametrize("kind", ["classes", "text", "clicks"])
+@pytest.mark.parametrize(("ending", "pack"), [("gz", gzip.compress), ("xz", lzma.compress)])
+def test_packed_files_are_read_as_they_are_unpacked(kind, ending, pack, tmp_path):
+    data, options = data_of(kind, tmp_path)
+    packed = tmp_path / f"{data.name}.{ending}"
+    packed.write_bytes(pack(data.read_bytes()))
+    plain, same = (run("plan", file, *options) for file in (data, packed))
+    assert same.exit_code == 0, same.output
+    assert same.output.replace(str(packed), str(data)) == plain.output
+    packed.write_bytes(packed.read_bytes()[:-20])
+    assert f"{packed} is cut short or altered (" in text(run("plan", packed, *options))
+
+
+def test_other_packings_are_recognised(tmp_path):
+    with zipfile.ZipFile(tmp_path / "t.zip", "w", zipfile.ZIP_DEFLATED) as opened:
+        opened.write(table(tmp_path / "t.csv"))
+    refused = text(run("plan", tmp_path / "t.zip", "--target", "kind"))
+    assert "t.zip is packed by zip; unpack it first, or pack it by gzip or xz" in refused
+    (tmp_path / "t.parquet.gz").write_bytes(gzip.compress(b"PAR1"))
+    assert "is a packed Parquet file; unpack it first" in text(run("plan", tmp_path / "t.parquet.gz", "--target", "y"))

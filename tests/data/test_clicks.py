@@ -28,11 +28,33 @@ def test_without_labels_the_rest_is_the_same(tmp_path):
 
 def test_what_is_wrong_is_named(tmp_path):
     file = tmp_path / "a.txt"
-    file.write_bytes(b"\n".join([*fake_lines(3), b"1\t2\t3"]))
-    with pytest.raises(DamagedData, match=r"a.txt, line 4: it has 3 fields, expected 40"):
+    file.write_bytes(b"1\t2\t3\n")
+    with pytest.raises(DamagedData, match=r"no line in the Criteo format: .*a.txt:1: it has 3 fields, expected 40"):
+        read_clicks(file)
+    file.write_bytes(b"\n".join([*fake_lines(300), *[b"1\t2\t3"] * 101]))
+    with pytest.raises(
+        DamagedData, match=r"more than 100 malformed lines(.|\n)*a.txt:301: it has 3 .* 100 more of the"
+    ):
         read_clicks(file)
     file.write_bytes(b"")
     with pytest.raises(MissingData, match="is empty"):
         read_clicks(file)
     with pytest.raises(MissingData, match="is no file"):
         read_clicks(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_malformed_lines_are_left_out_and_named(labelled, tmp_path):
+    whole = read_clicks(clicks(tmp_path / "whole.txt", 60, labelled=labelled))
+    assert whole.left_out is None
+    assert whole.lines.tolist() == list(range(1, 61))
+    lines = (tmp_path / "whole.txt").read_bytes().splitlines()
+    for place, bad in ((7, b"x"), (20, b"y"), (21, lines[3] + b"\t")):
+        lines.insert(place, bad)
+    (tmp_path / "a.txt").write_bytes(b"\n".join(lines))
+    found = read_clicks(tmp_path / "a.txt")
+    assert np.array_equal(found.tokens, whole.tokens)
+    assert np.array_equal(found.numbers, whole.numbers)
+    assert found.lines.tolist() == [n for n in range(1, 64) if n not in (8, 21, 22)]
+    assert found.left_out.startswith("left out, as they are malformed: 3 lines, 8, 21, 22 (line 8: it has")
+    assert found.left_out.count("expected 40") == 2  # two kinds

@@ -98,3 +98,9 @@ def test_result_files_are_compared_example_by_example():
     assert found.low > 0
     with pytest.raises(ValueError, match="of different examples"):
         compare(good, [result(1.0, ~labels)])
+
+
+@pytest.mark.parametrize("value", [-0.5, 1.5])
+def test_logits_are_not_taken_for_probabilities(value):
+    with pytest.raises(ValueError, match=rf"must lie in \[0, 1\], got {value}; of logits give their sigmoid"):
+        click_scores(torch.tensor([0.5, value]), torch.tensor([0, 1]))

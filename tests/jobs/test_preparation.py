@@ -5,9 +5,11 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 import torch
-from jobs.made_up import clicks, images, lines, table
+from jobs.made_up import clicks, images, lines, planted_clicks, table
 
 from rankfold.data.words import Corpus
 from rankfold.jobs.criteo import Impressions
@@ -184,3 +186,37 @@ def test_few_clicks_are_seen_often_and_many_once(tmp_path):
     tables = [row for row in planned(few.network("dlrm"), small).rows if row.layer == "Table"]
     assert all(row.action == "tensorize" for row in tables if row.dense_parameters > 20 * 16)
     assert few.network("dlrm").options["dim"] < many.network("dlrm").options["dim"]
+
+
+def test_categories_of_clicks_that_are_not_known_are_counted(tmp_path):
+    preparation = Impressions.learn(planted_clicks(tmp_path / "c.tsv", 200), DataOptions()).preparation
+    known = preparation.read(tmp_path / "c.tsv")
+    assert list(preparation.notes(known)) == []
+    assert set(known.unknown) == {f"category {n}" for n in range(1, 27)}
+    rows = [line.split("\t") for line in (tmp_path / "c.tsv").read_text().splitlines()]
+    for row in rows[:3]:
+        row[14 + 4] = "ffffffff"
+    rows[0][14 + 25] = "ffffffff"
+    (tmp_path / "new.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
+    examples = preparation.read(tmp_path / "new.tsv")
+    assert {name: count for name, count in examples.unknown.items() if count} == {"category 5": 3, "category 26": 1}
+    assert list(preparation.notes(examples)) == [
+        "2 of 26 categories hold values that training did not see, or saw only once; they count as unknown. "
+        "category 5 has the most, in 3 of 200 lines"
+    ]
+
+
+def test_booleans_are_the_same_however_they_are_spelled(tmp_path):
+    file = tmp_path / "t.csv"
+    file.write_text("member,y\n" + "true,FALSE\nfalse,TRUE\n" * 20)
+    preparation = Tabular.learn(file, DataOptions(target="y")).preparation
+    trained = preparation.read(file)
+    pyarrow.parquet.write_table(
+        pyarrow.table({"member": [True, False] * 20, "y": [False, True] * 20}), tmp_path / "t.parquet"
+    )
+    found = preparation.read(tmp_path / "t.parquet")
+    assert found.unknown == {"member": 0}
+    assert torch.equal(found.inputs[0], trained.inputs[0])
+    assert torch.equal(found.labels, trained.labels)
+    mixed = Classes(("True", "true"))
+    assert mixed.encode(["true", "True"], str).tolist() == [1, 0]  # as they are, where both occur

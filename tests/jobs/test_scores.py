@@ -55,9 +55,14 @@ def test_scores_of_a_quantity():
 def test_scores_of_classes_and_of_every_epoch():
     model = rf.tensorize_(TableClassifier(3, (), 4), rf.TTM(3))
     objective = Objective(Classes(tuple("abcd")), False)
-    train, held = examples(20, torch.tensor([2] * 11 + [0] * 9)), examples(30, torch.randint(4, (30,)))
+    train, held = examples(20, torch.tensor([2] * 11 + [0] * 9)), examples(30, 2 * torch.randint(2, (30,)))
     metrics = evaluate(model, objective, Data(train, held), seed=0)
-    assert metrics["baseline"] == {"answer": "c", "accuracy": float((held.labels == 2).double().mean())}
+    share = torch.tensor([9 / 20, 0, 11 / 20, 0])
+    assert metrics["baseline"] == {
+        "answer": "c",
+        "accuracy": float((held.labels == 2).double().mean()),
+        "nll_nats": pytest.approx(float(-share[held.labels].log().mean())),
+    }
     quick = objective.quick_scores(model, held)
     assert quick["evaluation_accuracy"] == pytest.approx(metrics["posterior_mean"]["accuracy"])
     assert quick["evaluation_nll"] == pytest.approx(metrics["posterior_mean"]["nll_nats"], rel=1e-5)

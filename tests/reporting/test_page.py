@@ -302,6 +302,11 @@ def test_a_run_without_dense_is_compared_with_a_constant_answer():
     assert "one answer for all: 25.00 %" in page.all("header")[0].text
     assert "photos ·" in page.all("header")[0].text
     assert "always cat" in page.by_id("quality").text
+    metrics["baseline"] |= {"nll_nats": 1.375}
+    page = parse(make_report(replace(_with(metrics=metrics), dense_accuracy=None)).html)
+    nll = f"{metrics['monte_carlo']['nll_nats']:.4g}"
+    assert f"one answer for all: 25.00 %; NLL {nll}, for that 1.375" in page.all("header")[0].text
+    assert "class shares, so always cat" in page.by_id("quality").text
 
 
 def test_a_page_of_many_layers_and_epochs_stays_small():

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from rankfold.cli import train_options as o
 from rankfold.cli.reading import refusal
-from rankfold.cli.train_screen import data_line
+from rankfold.cli.train_screen import column_lines, data_line
 from rankfold.data.errors import DataError
 from rankfold.jobs.job import Job
 from rankfold.jobs.networks import planned
@@ -67,7 +67,7 @@ def plan(
         return
     about = data_line(job, learned.preparation, len(learned.train), len(learned.validation))
     console = Console()
-    for text in (f"{data}: {about}", f"model {job.model}", ""):
+    for text in (f"{data}: {about}", *column_lines(job, learned.preparation), f"model {job.model}", ""):
         console.print(text, markup=False, highlight=False, soft_wrap=not console.is_terminal)
     console.print(found.table(console.width), markup=False, highlight=False, soft_wrap=True)
     console.print()
@@ -96,6 +96,7 @@ def _as_dict(job: Job, learned: Learned, found: Plan) -> dict[str, Any]:
             "num_train": len(learned.train),
             "num_evaluation": len(learned.validation),
             **preparation.about_target(),
+            "columns": preparation.columns(job.options),
         },
         "model": job.model,
         "network": dict(preparation.network(job.model).options),

@@ -50,7 +50,8 @@ def predict(
     Columns of the file, for classes: `prediction`, its `probability`, and `std`, by how much that varies over draws
     of the weights; then both for every class. For a number: `mean`; `std`, by how much a new value is expected to
     differ from it; `std_of_weights`, the part of it that more data would remove. With `--samples 0` the weights do not
-    vary: probabilities have no `std`, and a number has no `std_of_weights`.
+    vary: probabilities have no `std`, and a number has no `std_of_weights`. Where data have categories, `unknown`
+    counts the values of a row that training did not see, or saw only once.
 
     Exit codes: 0 written, 2 the request or the data are wrong.
     """

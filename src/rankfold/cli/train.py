@@ -20,7 +20,7 @@ from rankfold.cli.device import chosen_device
 from rankfold.cli.reading import refusal
 from rankfold.cli.saying import Unheard, say_no_more, saying
 from rankfold.cli.stopping import above_cursor, exit_code, nothing_written_yet, patience, stop_requests
-from rankfold.cli.train_screen import dense_line, hints, opening_line, progress_line, result_table, screen
+from rankfold.cli.train_screen import dense_line, hints, opening, progress_line, result_table, screen
 from rankfold.cli.writing import check_folder
 from rankfold.data.errors import DataError
 from rankfold.experiments.training import Epoch
@@ -212,7 +212,7 @@ def _train(run: JobRun, output: _Output, resumed: bool) -> None:
     console = Console()
     speaks = not (output.quiet or output.as_json)
     if speaks:
-        console.print(opening_line(run), markup=False, highlight=False, soft_wrap=not console.is_terminal)
+        console.print(opening(run), markup=False, highlight=False, soft_wrap=not console.is_terminal)
         if resumed:
             console.print(_where_it_goes_on(run), highlight=False)
     live = speaks and console.is_terminal

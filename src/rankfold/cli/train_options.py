@@ -66,7 +66,8 @@ MaxRank = Annotated[
     ),
 ]
 Epochs = Annotated[
-    int | None, typer.Option(min=1, help="Passes over the data; enough for 3,000 steps; 1 if there are 384,000 clicks.")
+    int | None,
+    typer.Option(min=1, help="Passes over the data; enough for 3,000 steps; 1 for 384,000 clicks to train on."),
 ]
 BatchSize = Annotated[
     int | None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich import box
@@ -19,10 +19,12 @@ from rankfold.jobs.preparation import Preparation, counted
 from rankfold.jobs.running import JobRun
 from rankfold.jobs.targets import Quantity
 from rankfold.reporting.cautions import cautions
+from rankfold.reporting.wording import one_answer
 
 Record = dict[str, Any]
 # More ranks than this get a line per layer instead of a bar each.
 _MOST_BARS, _MOST_LAYERS = 16, 14
+_MOST_COLUMNS = 20  # of a kind that are named
 _MOST_NAMED = 4  # of the layers of which nothing was left
 
 
@@ -35,14 +37,15 @@ def screen(run: JobRun) -> RenderableType:
     return Panel(Group(*parts), title=title, subtitle=settings, box=box.ROUNDED, padding=(1, 2), width=96)
 
 
-def opening_line(run: JobRun) -> str:
-    """What is about to be trained."""
+def opening(run: JobRun) -> str:
+    """What is about to be trained, and on what."""
     spec = run.job.spec
     about = data_line(run.job, run.preparation, len(run.data.train), len(run.data.evaluation))
-    return (
+    first = (
         f"{run.folder}: {about}; model {run.job.model}, {run.before.dense_parameters:,} parameters if it were dense; "
         f"{counted(spec.epochs, 'epoch')}, batches of {spec.batch_size}, KL weight {spec.kl_weight:g}"
     )
+    return "\n".join((first, *column_lines(run.job, run.preparation)))
 
 
 def data_line(job: Job, preparation: Preparation, num_train: int, num_held: int) -> str:
@@ -55,6 +58,23 @@ def data_line(job: Job, preparation: Preparation, num_train: int, num_held: int)
     return (
         f"{preparation.described_as}, {what}: {counted(num_train, 'example')} to train, {num_held:,} held back{remark}"
     )
+
+
+def column_lines(job: Job, preparation: Preparation) -> Iterator[str]:
+    """Of a table, what its columns are taken for, and a line for each of the numbers that looks like an id."""
+    columns = preparation.columns(job.options)
+    if columns is None:
+        return
+    values = [f"{name} ({counted(size, 'value')})" for name, size in columns["categories"].items()]
+    groups = {"numbers": columns["numbers"], "categories": values, "ignored": columns["ignored"]}
+    yield "; ".join(f"{what}: {_listed(names)}" for what, names in groups.items() if names)
+    for name, option in columns["ids"].items():
+        yield f"note: {name} is taken for a number, but looks like an id; {option}?"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f", and {len(names) - _MOST_COLUMNS} more" if len(names) > _MOST_COLUMNS else ""
+    return ", ".join(names[:_MOST_COLUMNS]) + more
 
 
 def progress_line(run: JobRun) -> str:
@@ -98,15 +118,12 @@ def result_table(result: Record) -> RenderableType:
 def hints(result: Record) -> Iterator[str]:
     """What a user should know about the result."""
     metrics, spec = result["metrics"], result["spec"]
-    key, sign = ("accuracy", 1) if "accuracy" in metrics["baseline"] else ("rmse", -1)
-    if sign * (metrics["posterior_mean"][key] - metrics["baseline"][key]) <= 0:
+    useless = _uselessness(metrics)
+    if useless is not None:
         lighter = (
             f"With few examples the prior may weigh too much: try --kl-weight {spec['kl_weight'] / 4:.2g}, or more"
         )
-        yield (
-            f"It is no better than always answering {metrics['baseline']['answer']!r}. "
-            f"{lighter if spec['kl_weight'] > 0 else 'Try more'} --epochs."
-        )
+        yield f"{useless} {lighter if spec['kl_weight'] > 0 else 'Try more'} --epochs."
     if spec["kl_weight"] == 0 and result["ranks"]["after"] == result["ranks"]["before"]:
         yield (
             "No rank was cut: with --kl-weight 0 the prior counts for nothing, and ranks are not determined. "
@@ -118,11 +135,26 @@ def hints(result: Record) -> Iterator[str]:
     yield from cautions(result["warnings"], len(result["ranks"]["after"]), _MOST_NAMED)
 
 
+def _uselessness(metrics: Record) -> str | None:
+    """What to say of predictions that are no better than one answer for all."""
+    baseline = metrics["baseline"]
+    if "nll_nats" not in baseline:
+        if metrics["posterior_mean"]["rmse"] < baseline["rmse"]:
+            return None
+        return f"It is no better than always answering {baseline['answer']!r}."
+    # not by accuracy: where one class is frequent, good probabilities may never change the likeliest answer
+    nll = min(metrics[name]["nll_nats"] for name in ("posterior_mean", "monte_carlo"))
+    if nll < baseline["nll_nats"]:
+        return None
+    shares = f"the shares of the classes (NLL {nll:.3f} against {baseline['nll_nats']:.3f})"
+    return f"It is no better than always answering with {shares}."
+
+
 def _score_table(metrics: Record, num_evaluation: int) -> Table:
     rows = {
         f"mean of {counted(metrics['monte_carlo']['samples'], 'sample')}": metrics["monte_carlo"],
         "posterior mean": metrics["posterior_mean"],
-        f"always {_shown(metrics['baseline']['answer'])}": metrics["baseline"],
+        one_answer(metrics["baseline"]): metrics["baseline"],
     }
     columns = [key for key in _HEADINGS if key in metrics["monte_carlo"]]
     table = Table(box=box.SIMPLE_HEAD, header_style="bold")
@@ -131,7 +163,7 @@ def _score_table(metrics: Record, num_evaluation: int) -> Table:
         table.add_column(_HEADINGS[key][0], justify="right")
     for label, scores in rows.items():
         cells = [format(scores[key], _HEADINGS[key][1]) if key in scores else "" for key in columns]
-        table.add_row(escape(label), *cells, style="dim" if label.startswith("always") else None)
+        table.add_row(escape(label), *cells, style="dim" if scores is metrics["baseline"] else None)
     return table
 
 
@@ -145,10 +177,6 @@ _HEADINGS = {
     "ece": ("calibration error", ".3f"),
     "within_90_percent": ("within 90 %", ".1%"),
 }
-
-
-def _shown(answer: str | float) -> str:
-    return answer if isinstance(answer, str) else f"{answer:.4g}"
 
 
 def _progress(run: JobRun, now: Record) -> Text:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import final
 
 from rankfold.data.errors import DamagedData, MissingData
+from rankfold.data.packing import other_packing, unpacked_content
 
 
 @final
@@ -60,10 +61,14 @@ def _read(path: Path) -> str:
 
 
 def decoded(content: bytes, path: Path) -> str:
-    """The text of a file; where it is none, the error says in which line."""
+    """The text of a file, plain or packed by gzip or xz; where it is none, the error says in which line."""
+    content = unpacked_content(content, path)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        packing = other_packing(content)
+        if packing is not None:
+            raise DamagedData(f"{path} is packed by {packing}; unpack it first, or pack it by gzip or xz") from error
         line = content.count(b"\n", 0, error.start) + 1
         raise DamagedData(f"{path}, line {line} is not UTF-8 ({error.reason}); save the file as UTF-8") from error
 

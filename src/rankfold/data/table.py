@@ -1,8 +1,8 @@
 """A table from a CSV or Parquet file, cell by cell as text; what a column means is decided elsewhere.
 
-The first row of a CSV file names the columns. Commas, semicolons, tabs or bars part the cells. Rows are counted
-as a spreadsheet does: the first one below the names is row 2. Parquet needs pyarrow: pip install
-'rankfold[parquet]'.
+The first row of a CSV file, plain or packed by gzip or xz, names the columns. Commas, semicolons, tabs or bars part
+the cells. Rows are counted as a spreadsheet does: the first one below the names is row 2. Parquet needs pyarrow: pip
+install 'rankfold[parquet]'.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from rankfold.data.errors import DamagedData, MissingData
 from rankfold.data.lines import decoded
+from rankfold.data.packing import without_packing
 
 FIRST_ROW = 2
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
@@ -92,6 +93,16 @@ def parsed(cells: Sequence[str]) -> NDArray[np.float64] | int:
     return values
 
 
+def spelled_otherwise(places: Mapping[str, int]) -> dict[str, int]:
+    """Places of cells; those of true and false in other cases, too: Parquet has True where CSV often has true.
+
+    >>> sorted(spelled_otherwise({"true": 0, "Maybe": 1}))
+    ['Maybe', 'TRUE', 'True', 'true']
+    """
+    booleans = [(cell, place) for cell, place in places.items() if cell.lower() in ("true", "false")]
+    return {case: place for cell, place in booleans for case in (cell.lower(), cell.upper(), cell.title())} | {**places}
+
+
 def is_numeric(cells: Sequence[str]) -> bool:
     """Whether nearly all cells that are not missing are numbers.
 
@@ -129,7 +140,10 @@ def read_table(path: Path) -> Table:
     """All cells of a file; those that stand for nothing, such as NA, are empty."""
     if not path.is_file():
         raise MissingData(f"{path} is no file; give a CSV or Parquet file")
-    names, columns = _parquet(path) if path.suffix.lower() in PARQUET else _csv(path)
+    plain = without_packing(path)
+    if plain != path and plain.suffix.lower() in PARQUET:
+        raise DamagedData(f"{path} is a packed Parquet file; unpack it first, Parquet packs its columns itself")
+    names, columns = _parquet(path) if plain.suffix.lower() in PARQUET else _csv(path)
     repeated = [name for name, times in Counter(names).items() if times > 1]
     if repeated:
         raise DamagedData(f"{path} has two columns called {repeated[0]!r}; give every column a name of its own")

@@ -24,6 +24,7 @@ NUM_SAMPLES = 16
 # Scores are kept of at most this many examples, spread evenly: 2.7 bytes of a result file each.
 MOST_SCORES = 50_000
 _BATCH = 8192
+_ROUNDING = 1e-6  # may lift an average above 1
 
 
 def click_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -62,6 +63,7 @@ def click_scores(probabilities: Tensor, labels: Tensor) -> dict[str, float]:
     """
     from torchmetrics.functional.classification import binary_auroc
 
+    _check_probabilities(probabilities)
     # float32 rounds to 0 and 1, where a wrong label would cost infinitely much
     clipped = probabilities.double().clamp(1e-7, 1 - 1e-7)
     return {
@@ -69,6 +71,13 @@ def click_scores(probabilities: Tensor, labels: Tensor) -> dict[str, float]:
         "auc": float(binary_auroc(probabilities.double(), labels.long())),
         "nll_nats": float(F.binary_cross_entropy(clipped, labels.double())),
     }
+
+
+def _check_probabilities(values: Tensor) -> None:
+    """Refuse logits, which would give scores, too."""
+    outside = values[(values < 0) | (values > 1 + _ROUNDING)]
+    if len(outside):
+        raise ValueError(f"probabilities must lie in [0, 1], got {float(outside[0]):g}; of logits give their sigmoid")
 
 
 # Scores in result files -------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ Rows are in the order of time: the last ones are for validation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self, final
@@ -18,6 +18,7 @@ from rankfold.data.clicks import Clicks, read_clicks
 from rankfold.data.criteo.encoding import Lookup, TokenCounts, encode
 from rankfold.data.criteo.lines import NUM_CATEGORIES
 from rankfold.data.errors import DamagedData
+from rankfold.jobs.hiding import is_unknown
 from rankfold.jobs.preparation import (
     LARGEST_BATCH,
     STEPS,
@@ -32,7 +33,7 @@ from rankfold.jobs.preparation import (
 from rankfold.jobs.targets import Classes
 from rankfold.models.dlrm import DLRM, tables_from
 
-# A category seen once shares a row with all that are not known, which is so trained too.
+# A category seen once shares a row with all that are not known.
 _MIN_COUNT = 2
 # From so many rows on one pass over them is enough, as in the DLRM experiments: tables of at least LARGE_TABLE rows
 # become factors, and the rest stays dense.
@@ -58,6 +59,7 @@ class Impressions(Preparation):
 
     Attributes:
         num_rows: of the training part; older runs do not say.
+        left_out: which lines are malformed.
     """
 
     kind: ClassVar[str] = "criteo"
@@ -71,6 +73,7 @@ class Impressions(Preparation):
     lookups: tuple[Lookup, ...]
     num_rows: int | None = None
     target: Classes = _CLICKED
+    left_out: str | None = None
 
     @classmethod
     def learn(cls, path: Path, options: DataOptions) -> Learned:
@@ -84,7 +87,8 @@ class Impressions(Preparation):
                     f"{path}: the {name} {len(rows):,} rows all have the label {clicks.labels[rows[0]]}; "
                     f"give more rows, or another --validation-share"
                 )
-        preparation = cls(tuple(_lookup(clicks.tokens[train, n]) for n in range(NUM_CATEGORIES)), len(train))
+        lookups = tuple(_lookup(clicks.tokens[train, n]) for n in range(NUM_CATEGORIES))
+        preparation = cls(lookups, len(train), left_out=clicks.left_out)
         return Learned(preparation, preparation._encode(clicks), train, validation)
 
     @property
@@ -94,6 +98,14 @@ class Impressions(Preparation):
 
     def read(self, path: Path) -> Encoded:
         return self._encode(read_clicks(path))
+
+    @property
+    def unknown_rows(self) -> tuple[int, ...]:
+        return tuple(lookup.shared for lookup in self.lookups)
+
+    @property
+    def remark(self) -> str | None:
+        return self.left_out
 
     @property
     def is_small(self) -> bool:
@@ -113,6 +125,16 @@ class Impressions(Preparation):
     def max_ranks(self) -> Mapping[str, int]:
         return _MAX_RANKS_OF_SMALL_TABLES if self.is_all_factors else super().max_ranks
 
+    def notes(self, examples: Encoded) -> Iterator[str]:
+        yield from examples.left_out
+        counts = {name: count for name, count in examples.unknown.items() if count}
+        if counts:
+            most = max(counts, key=counts.__getitem__)
+            yield (
+                f"{len(counts)} of {NUM_CATEGORIES} categories hold values that training did not see, or saw only "
+                f"once; they count as unknown. {most} has the most, in {counts[most]:,} of {len(examples):,} lines"
+            )
+
     def network(self, model: ModelName) -> Network:
         options = {"sizes": self.sizes, **(_SIZES_FOR_FEW if self.is_small else _SIZES)}
         if self.is_all_factors:
@@ -123,6 +145,7 @@ class Impressions(Preparation):
         return {
             "kind": self.kind,
             "num_rows": self.num_rows,
+            "left_out": self.left_out,
             "sizes": self.sizes,
             "shared": [lookup.shared for lookup in self.lookups],
             "tokens": [lookup.tokens.tolist() for lookup in self.lookups],
@@ -133,15 +156,20 @@ class Impressions(Preparation):
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
         columns = zip(*(content[key] for key in ("tokens", "rows", "sizes", "shared")), strict=True)
         lookups = tuple(Lookup(np.array(t, np.uint32), np.array(r, np.int32), *rest) for t, r, *rest in columns)
-        return cls(lookups, content.get("num_rows"))
+        return cls(lookups, content.get("num_rows"), left_out=content.get("left_out"))
 
     def _encode(self, clicks: Clicks) -> Encoded:
-        numbers, categories = torch.from_numpy(clicks.numbers), torch.from_numpy(encode(self.lookups, clicks.tokens))
+        inputs = torch.from_numpy(clicks.numbers), torch.from_numpy(encode(self.lookups, clicks.tokens))
         labels = None if clicks.labels is None else torch.from_numpy(clicks.labels)
-        return Encoded((numbers, categories), labels, tuple(str(n) for n in range(1, len(clicks) + 1)))
+        counts = is_unknown(inputs, self.unknown_rows).sum(0).tolist()
+        unknown = {f"category {n}": count for n, count in enumerate(counts, start=1)}
+        left_out = () if clicks.left_out is None else (clicks.left_out,)
+        return Encoded(inputs, labels, tuple(map(str, clicks.lines.tolist())), unknown, left_out)
 
 
 def _lookup(tokens: NDArray[np.uint32]) -> Lookup:
     counts = TokenCounts()
     counts.add(tokens)
-    return Lookup.of(counts, _MIN_COUNT)
+    # a row for what is not known, where every category was seen often enough, too
+    known = int((counts.table()[1] >= _MIN_COUNT).sum())
+    return Lookup.of(counts, _MIN_COUNT, known + 1)

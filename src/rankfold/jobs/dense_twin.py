@@ -11,6 +11,7 @@ from rankfold.experiments.spec import Spec
 from rankfold.experiments.task import Data
 from rankfold.experiments.training import Epoch, Training
 from rankfold.health import NumericalFault
+from rankfold.jobs.hiding import hiding
 from rankfold.jobs.objective import Objective
 from rankfold.jobs.preparation import ModelName, Network, Preparation
 from rankfold.jobs.targets import Quantity
@@ -52,6 +53,7 @@ def dense_accuracy(
         stage=STAGE,
         folder=None,  # it is trained again after an interruption
         loss=objective.loss(model),
+        augment=hiding(objective.unknown_rows, data.train.device),
         count_right=objective.count_right,
     )
     training.run(check)

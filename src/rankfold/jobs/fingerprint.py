@@ -13,7 +13,7 @@ from rankfold.jobs.preparation import Learned, Preparation
 
 _DIGITS = 16  # of each half
 # of the data, but nothing that is trained on
-_UNUSED = ("left_out",)
+_UNUSED = ("left_out", "ids")
 
 
 def fingerprint(learned: Learned) -> str:

@@ -12,6 +12,7 @@ from typing import Any, final
 from rankfold.data.clicks import LABELLED, UNLABELLED
 from rankfold.data.criteo.files import blocks
 from rankfold.data.errors import DamagedData, DataError, MissingData
+from rankfold.data.packing import without_packing
 from rankfold.data.table import PARQUET
 from rankfold.experiments.results import write_record
 from rankfold.experiments.spec import FormatName, Spec
@@ -117,7 +118,7 @@ def kind_of(data: Path, model: ModelName | None, options: DataOptions) -> type[I
         return Images
     if model == "text":
         return Texts
-    is_table = data.suffix.lower() in (".csv", *PARQUET)
+    is_table = without_packing(data).suffix.lower() in (".csv", *PARQUET)
     if model == "dlrm":
         return Tabular if is_table and _first_line(data).count(b"\t") < UNLABELLED else Impressions
     if options.target is not None or model == "mlp" or is_table:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rankfold.experiments.clicks import click_loss
 from rankfold.experiments.task import Examples, num_right
+from rankfold.jobs.hiding import is_unknown, with_one_hidden
 from rankfold.jobs.preparation import Preparation
 from rankfold.jobs.targets import Classes, Quantity
 from rankfold.layers.base import posterior_mean
@@ -20,6 +21,8 @@ from rankfold.models.mlp import TableRegressor
 from rankfold.predictive import predict
 
 _BATCH = 1000
+# The noise of unknown values takes a pass over so many examples for each column.
+_ENOUGH_FOR_NOISE = 20_000
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -31,14 +34,16 @@ class Objective:
     Args:
         target: classes, or a quantity.
         is_click: whether the output is one logit, that of the second class.
+        unknown_rows: of the categories, as a preparation has them.
     """
 
     target: Classes | Quantity
     is_click: bool
+    unknown_rows: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, preparation: Preparation) -> Objective:
-        return cls(preparation.target, preparation.is_click)
+        return cls(preparation.target, preparation.is_click, preparation.unknown_rows)
 
     @property
     def nats_of_unit(self) -> float:
@@ -73,10 +78,34 @@ class Objective:
         return mean, std
 
     def settle(self, model: nn.Module, examples: Examples, seed: int) -> None:
-        """After training: the noise of a quantity is what the posterior mean misses of the training examples."""
+        """After training: the noise of a quantity is what the posterior mean misses of the training examples.
+
+        So is the noise that is added where a category is not known, with its values hidden.
+        """
         if isinstance(model, TableRegressor):
-            mean, _ = self.predict(model, examples.inputs, 0, seed)
-            model.likelihood.fit_(mean, examples.labels.to(mean))
+            known = self._known(examples)
+            mean, _ = self.predict(model, known.inputs, 0, seed)
+            model.likelihood.fit_(mean, known.labels.to(mean))
+            if model.unknown_variance is not None:
+                some = _spread(known, _ENOUGH_FOR_NOISE)
+                added = [self._added_variance(model, some, column, seed) for column in range(len(self.unknown_rows))]
+                model.unknown_variance.copy_(torch.tensor(added))
+
+    def _known(self, examples: Examples) -> Examples:
+        """Those of which everything is known; all of them if that is less than half."""
+        if not self.unknown_rows:
+            return examples
+        known = ~is_unknown(examples.inputs, self.unknown_rows).any(1)
+        if 2 * int(known.sum()) < len(examples):
+            return examples
+        return Examples(tuple(x[known] for x in examples.inputs), examples.labels[known])
+
+    def _added_variance(self, model: TableRegressor, examples: Examples, column: int, seed: int) -> float:
+        """By how much more the posterior mean misses, in squares, with no value of a column known."""
+        inputs = with_one_hidden(examples.inputs, column, self.unknown_rows[column])
+        mean, _ = self.predict(model, inputs, 0, seed)
+        missed = float((examples.labels.to(mean) - mean).square().mean())
+        return max(0.0, missed - float(model.likelihood.std.detach()) ** 2)
 
     @torch.no_grad()
     def quick_scores(self, model: nn.Module, examples: Examples) -> dict[str, float]:
@@ -94,6 +123,12 @@ class Objective:
         if isinstance(self.target, Quantity):
             return {**scores, "evaluation_rmse": self.target.std * (squares / len(examples)) ** 0.5}
         return {**scores, "evaluation_accuracy": right / len(examples)}
+
+
+def _spread(examples: Examples, most: int) -> Examples:
+    """Every k-th example, so that there are at most so many."""
+    step = -(-len(examples) // most)
+    return Examples(tuple(x[::step] for x in examples.inputs), examples.labels[::step])
 
 
 def _as_it_is(outputs: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from rankfold.architecture import Architecture, rebuild
 from rankfold.data.errors import DamagedData, MissingData
 from rankfold.jobs.finished import check_finished
+from rankfold.jobs.hiding import is_unknown
 from rankfold.jobs.job import MODEL_FOLDER, read_preparation
 from rankfold.jobs.objective import Objective
 from rankfold.jobs.preparation import Encoded, Preparation
@@ -58,7 +59,9 @@ class FinishedRun:
         mean, std = self.objective.predict(self.model, inputs, samples, seed)
         _check_finite(mean, encoded, self.preparation)
         spread = std if samples else None
-        noise = float(self.model.likelihood.std.detach()) if isinstance(self.model, TableRegressor) else 0.0
+        noise = None
+        if isinstance(self.model, TableRegressor):
+            noise = self.model.noise_std(*inputs).detach().double().cpu()
         return Predictions(self.preparation, encoded, mean, spread, noise)
 
 
@@ -70,14 +73,14 @@ class Predictions:
     Attributes:
         mean, std: over the posterior, of class probabilities (N, C), or of a standardised quantity (N,); no std where
             the mean of the weights has answered.
-        noise: of a standardised quantity, whatever the weights are.
+        noise: of a standardised quantity, whatever the weights are, (N,); classes have none.
     """
 
     preparation: Preparation
     examples: Encoded
     mean: Tensor
     std: Tensor | None
-    noise: float
+    noise: Tensor | None
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -90,15 +93,20 @@ class Predictions:
     @property
     def header(self) -> list[str]:
         first, target = self.preparation.name_of_examples, self.preparation.target
+        last = ("unknown",) if self.preparation.unknown_rows else ()
         if isinstance(target, Quantity):
-            return [first, "mean", "std", *(() if self.std is None else ("std_of_weights",))]
+            return [first, "mean", "std", *(() if self.std is None else ("std_of_weights",)), *last]
         kinds = ("probability",) if self.std is None else ("probability", "std")
-        return [first, "prediction", *kinds, *(f"{kind}_{name}" for name in target.names for kind in kinds)]
+        return [first, "prediction", *kinds, *(f"{kind}_{name}" for name in target.names for kind in kinds), *last]
 
     def rows(self) -> Iterator[Sequence[Any]]:
         """One for each example, as the header says; a quantity is in its own unit."""
-        target = self.preparation.target
-        return self._quantities(target) if isinstance(target, Quantity) else self._classes(target)
+        target, unknown_rows = self.preparation.target, self.preparation.unknown_rows
+        rows = self._quantities(target) if isinstance(target, Quantity) else self._classes(target)
+        if not unknown_rows:
+            return rows
+        counts = is_unknown(self.examples.inputs, unknown_rows).sum(1).tolist()
+        return ([*row, count] for row, count in zip(rows, counts, strict=True))
 
     def scores(self) -> dict[str, Any] | None:
         """Against the labels, where the data have some."""
@@ -118,7 +126,8 @@ class Predictions:
 
     def _quantities(self, target: Quantity) -> Iterator[Sequence[Any]]:
         # Var y = Var f + σ²
-        total = (torch.zeros_like(self.mean) if self.std is None else self.std).square().add(self.noise**2).sqrt()
+        assert self.noise is not None
+        total = self.noise if self.std is None else (self.std.square() + self.noise.square()).sqrt()
         spreads = [total] if self.std is None else [total, self.std]
         values = torch.stack([target.mean + target.std * self.mean, *(target.std * spread for spread in spreads)], 1)
         for name, row in zip(self.examples.names, values.tolist(), strict=True):

@@ -70,7 +70,7 @@ class Encoded:
 
     Attributes:
         unknown: how many examples hold something that training did not know, by where it stands.
-        left_out: names of what was found beside the examples, and is none for want of a place.
+        left_out: what was found beside the examples, and is none.
     """
 
     inputs: tuple[Tensor, ...]
@@ -141,6 +141,11 @@ class Preparation(ABC):
         """New data of the same form, with or without labels."""
 
     @property
+    def unknown_rows(self) -> tuple[int, ...]:
+        """The row of values that are not known, for each column of categories; these are the last input."""
+        return ()
+
+    @property
     def settings(self) -> Mapping[str, Any]:
         """Of training, where they differ from those of other data."""
         return {}
@@ -158,6 +163,10 @@ class Preparation(ABC):
     @property
     def remark(self) -> str | None:
         """What of the data is not used, if something is not."""
+        return None
+
+    def columns(self, options: DataOptions) -> dict[str, Any] | None:
+        """Of a table, what its columns are taken for: plain values, for files."""
         return None
 
     def about_target(self) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from rankfold.experiments.task import Data, Examples
 from rankfold.experiments.training import Epoch, Training
 from rankfold.health import NumericalFault
 from rankfold.jobs.dense_twin import dense_accuracy
+from rankfold.jobs.hiding import hiding
 from rankfold.jobs.job import CHECKPOINT_FOLDER, MODEL_FOLDER, Job, write_failure, write_preparation
 from rankfold.jobs.networks import build
 from rankfold.jobs.objective import Objective
@@ -100,6 +101,7 @@ class JobRun:
             stage=CHECKPOINT_FOLDER,
             folder=folder / CHECKPOINT_FOLDER,
             loss=self.objective.loss(self.model),
+            augment=hiding(self.objective.unknown_rows, device),
             count_right=self.objective.count_right,
         )
         extras = _read_extras(folder / EPOCHS_FILE)
@@ -222,6 +224,7 @@ class JobRun:
             "num_evaluation": len(self.data.evaluation),
             "num_unfamiliar": 0,
             **self.preparation.about_target(),
+            "columns": self.preparation.columns(self.job.options),
             "fingerprint": self.job.fingerprint,
             **asdict(self.job.options),
         }

@@ -32,7 +32,7 @@ def evaluate(model: nn.Module, objective: Objective, data: Data, seed: int) -> d
         probabilities, _ = objective.predict(model, data.evaluation.inputs, samples, seed)
         metrics[name] = class_scores(probabilities, data.evaluation.labels.cpu().long(), objective.is_click)
     metrics["monte_carlo"]["samples"] = NUM_SAMPLES
-    return {**metrics, "baseline": _most_frequent_answer(objective.target, data)}
+    return {**metrics, "baseline": _shares_as_answer(objective.target, data, objective.is_click)}
 
 
 # Classes ----------------------------------------------------------------------------------------------
@@ -46,10 +46,14 @@ def class_scores(probabilities: Tensor, labels: Tensor, is_click: bool) -> dict[
     return {**asdict(score(probabilities, labels)), **more, "calibration": bins}
 
 
-def _most_frequent_answer(classes: Classes, data: Data) -> dict[str, Any]:
-    answer = int(data.train.labels.long().bincount(minlength=len(classes.names)).argmax())
-    right = data.evaluation.labels.long() == answer
-    return {"answer": classes.names[answer], "accuracy": float(right.double().mean())}
+def _shares_as_answer(classes: Classes, data: Data, is_click: bool) -> dict[str, Any]:
+    """Scores of always giving the shares that the classes have in training, so always the most frequent class."""
+    counts = data.train.labels.long().bincount(minlength=len(classes.names)).double().cpu()
+    labels = data.evaluation.labels.cpu().long()
+    shares = (counts / counts.sum()).expand(len(labels), -1)
+    found = class_scores(shares, labels, is_click)
+    answer: dict[str, Any] = {"answer": classes.names[int(counts.argmax())]}
+    return answer | {key: found[key] for key in ("accuracy", "nll_nats", "auc") if key in found}
 
 
 # A quantity -------------------------------------------------------------------------------------------
@@ -59,14 +63,14 @@ def _of_quantity(
     model: nn.Module, objective: Objective, target: Quantity, examples: Examples, seed: int
 ) -> dict[str, Any]:
     assert isinstance(model, TableRegressor)
-    noise, labels = float(model.likelihood.std.detach()), examples.labels.cpu().double()
+    noise, labels = model.noise_std(*examples.inputs).detach().double(), examples.labels.cpu().double()
     mean, _ = objective.predict(model, examples.inputs, 0, seed)
     average, spread = objective.predict(model, examples.inputs, NUM_SAMPLES, seed)
-    learned = {"noise_std": target.std * noise}
-    inside = (labels - average).abs() <= _WITHIN_90 * (spread.square() + noise**2).sqrt()
+    learned = {"noise_std": target.std * float(model.likelihood.std.detach())}
+    inside = (labels - average).abs() <= _WITHIN_90 * (spread.square() + noise.cpu().square()).sqrt()
     return {
         "posterior_mean": {
-            "nll_nats": objective.nats_of_unit + _normal_nll(labels, mean, noise),
+            "nll_nats": objective.nats_of_unit + _normal_nll(labels, mean, noise.cpu()),
             **errors(mean, labels, target),
             **learned,
         },
@@ -96,12 +100,12 @@ def errors(predicted: Tensor, labels: Tensor, target: Quantity) -> dict[str, flo
     return {**found, "r2": float(1.0 - squares / (labels - labels.mean()).square().mean())}
 
 
-def _normal_nll(labels: Tensor, mean: Tensor, noise: float) -> float:
+def _normal_nll(labels: Tensor, mean: Tensor, noise: Tensor) -> float:
     return float(-torch.distributions.Normal(mean, noise).log_prob(labels).mean())
 
 
 @torch.no_grad()
-def _sampled_nll(model: nn.Module, examples: Examples, noise: float, seed: int) -> float:
+def _sampled_nll(model: nn.Module, examples: Examples, noise: Tensor, seed: int) -> float:
     """``−log 1/S Σ_s N(y | f_s, σ²)``, the mean over examples, in nats."""
     torch.manual_seed(seed)
     labels = examples.labels.double()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self, final
 
@@ -13,7 +13,15 @@ import torch
 from numpy.typing import NDArray
 
 from rankfold.data.errors import DamagedData, MissingData
-from rankfold.data.table import FIRST_ROW, Table, is_numeric, no_number, number, parsed, read_table
+from rankfold.data.table import FIRST_ROW, Table, number, parsed, read_table
+from rankfold.jobs.columns import (
+    CategoryColumn,
+    NumberColumn,
+    advice_about_id,
+    check_commas,
+    chosen_columns,
+    looks_like_id,
+)
 from rankfold.jobs.preparation import DataOptions, Encoded, Learned, ModelName, Network, Preparation, Rows, divide
 from rankfold.jobs.targets import Classes, Quantity
 from rankfold.models.mlp import UNKNOWN_ROW, TableClassifier, TableRegressor
@@ -22,41 +30,17 @@ from rankfold.models.mlp import UNKNOWN_ROW, TableClassifier, TableRegressor
 MOST_CLASSES, _LARGEST_SHARE = 20, 0.5
 # A target of at least so many numbers, and at most this share of other cells, is one of numbers.
 _ENOUGH_NUMBERS, _MOST_MISTAKES = 20, 0.05
-# A category seen once says little; it counts as unknown.
-_MIN_COUNT = 2
-
-
-@final
-@dataclass(frozen=True)
-class NumberColumn:
-    """A column of numbers; a missing one counts as the mean."""
-
-    name: str
-    mean: float
-    std: float
-
-    def encode(self, table: Table) -> NDArray[np.float32]:
-        values = table.numbers(self.name, "in training this column held numbers; correct the cell, or empty it")
-        return np.nan_to_num((values - self.mean) / self.std, nan=0.0).astype(np.float32)
-
-
-@final
-@dataclass(frozen=True)
-class CategoryColumn:
-    """A column of categories: their rows are 1, 2, … in this order; 0 is for values that are not known."""
-
-    name: str
-    values: tuple[str, ...]
-
-    def encode(self, table: Table) -> NDArray[np.int64]:
-        rows = {value: n for n, value in enumerate(self.values, start=1)}
-        return np.array([rows.get(cell, UNKNOWN_ROW) for cell in table.columns[self.name]], np.int64)
 
 
 @final
 @dataclass(frozen=True)
 class Tabular(Preparation):
-    """The columns that the network sees, and the one it predicts."""
+    """The columns that the network sees, and the one it predicts.
+
+    Attributes:
+        left_out: columns that say nothing.
+        ids: columns of numbers that look like ids, with the option that each may need.
+    """
 
     kind: ClassVar[str] = "table"
     described_as: ClassVar[str] = "a table"
@@ -69,6 +53,7 @@ class Tabular(Preparation):
     numbers: tuple[NumberColumn, ...]
     categories: tuple[CategoryColumn, ...]
     left_out: tuple[str, ...] = ()
+    ids: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def learn(cls, path: Path, options: DataOptions) -> Learned:
@@ -80,10 +65,11 @@ class Tabular(Preparation):
         labels = None if regression else np.array(cells)
         train, validation = divide(labels, len(table), options.validation_share, path)
         target = _quantity(table, options.target, train) if regression else Classes.of(cells, path)
-        numbers, categories = _columns(table, options, train)
+        numbers, categories = chosen_columns(table, options, train)
         used = {options.target, *options.ignored, *(n.name for n in numbers), *(c.name for c in categories)}
         left_out = tuple(name for name in table.columns if name not in used)
-        preparation = cls(target, options.target, numbers, categories, left_out)
+        ids = {n.name: advice_about_id(table, n.name) for n in numbers if looks_like_id(table, n.name)}
+        preparation = cls(target, options.target, numbers, categories, left_out, ids)
         return Learned(preparation, preparation._encode(table), train, validation)
 
     def read(self, path: Path) -> Encoded:
@@ -120,10 +106,23 @@ class Tabular(Preparation):
             return None
         return f"left out, as all their values are the same or all differ: {', '.join(map(repr, self.left_out))}"
 
+    def columns(self, options: DataOptions) -> dict[str, Any]:
+        return {
+            "numbers": [column.name for column in self.numbers],
+            "categories": {column.name: len(column.values) for column in self.categories},
+            "ignored": list(options.ignored),
+            "left_out": list(self.left_out),
+            "ids": dict(self.ids),
+        }
+
+    @property
+    def unknown_rows(self) -> tuple[int, ...]:
+        return (UNKNOWN_ROW,) * len(self.categories)
+
     def network(self, model: ModelName) -> Network:
         options = {"num_numbers": len(self.numbers), "sizes": [len(c.values) + 1 for c in self.categories]}
         if isinstance(self.target, Quantity):
-            return Network(TableRegressor, options)
+            return Network(TableRegressor, {**options, "widens": True})
         return Network(TableClassifier, {**options, "num_outputs": len(self.target.names)})
 
     def as_dict(self) -> dict[str, Any]:
@@ -138,6 +137,7 @@ class Tabular(Preparation):
             tuple(NumberColumn(**column) for column in content["numbers"]),
             tuple(CategoryColumn(column["name"], tuple(column["values"])) for column in content["categories"]),
             tuple(content.get("left_out", ())),
+            content.get("ids", {}),
         )
 
     def _encode(self, table: Table) -> Encoded:
@@ -163,7 +163,7 @@ class Tabular(Preparation):
         return self.target.encode(table.columns[name], lambda n: table.place(n, name))
 
 
-# What the columns mean --------------------------------------------------------------------------------
+# What the target means --------------------------------------------------------------------------------
 
 
 def _is_regression(table: Table, options: DataOptions) -> bool:
@@ -172,7 +172,7 @@ def _is_regression(table: Table, options: DataOptions) -> bool:
     cells = table.column(options.target, "--target")
     _check_present(table, options.target)
     if options.task != "classification":
-        _check_commas(table, options.target, "--task classification if they are classes")
+        check_commas(table, options.target, "--task classification if they are classes")
     if options.task is not None:
         return options.task == "regression"
     values = parsed(cells)
@@ -215,68 +215,3 @@ def _check_present(table: Table, name: str) -> None:
             raise DamagedData(
                 f"{table.place(n, name)} is empty or nan; fill in what is to be predicted, or remove the row"
             )
-
-
-def _columns(
-    table: Table, options: DataOptions, train: Rows
-) -> tuple[tuple[NumberColumn, ...], tuple[CategoryColumn, ...]]:
-    _check_columns(table, options)
-    numbers, categories = [], []
-    for name, cells in table.columns.items():
-        if name in (options.target, *options.ignored):
-            continue
-        if name not in options.categorical:
-            _check_commas(table, name, "--categorical or --ignore with the column's name")
-        if name not in options.categorical and is_numeric(cells):
-            numbers.append(_number_column(table, name, train))
-        else:
-            categories.append(CategoryColumn(name, _frequent([cells[n] for n in train])))
-    # a column that never changes says nothing
-    kept = [column for column in numbers if column.std > 0], [column for column in categories if len(column.values) > 1]
-    if not any(kept):
-        raise MissingData(f"{table.path} has no column besides {options.target!r} that the prediction could come from")
-    return tuple(kept[0]), tuple(kept[1])
-
-
-def _check_commas(table: Table, name: str, otherwise: str) -> None:
-    """Refuse a column of names that would be numbers if its commas were points."""
-    cells = table.columns[name]
-    pointed = [cell.replace(",", ".") for cell in cells]
-    if not is_numeric(cells) and is_numeric(pointed):
-        first = next(n for n, cell in enumerate(cells) if number(cell) is None and number(pointed[n]) is not None)
-        raise DamagedData(
-            f"{table.place(first, name)}: {cells[first]!r} {no_number(cells[first])}; write decimal points, and "
-            f"nothing between thousands, or give {otherwise}"
-        )
-
-
-def _check_columns(table: Table, options: DataOptions) -> None:
-    """Columns that options name must be there, and no column can be two things at once."""
-    for name in options.categorical:
-        table.column(name, "--categorical")
-    for name in options.ignored:
-        table.column(name, "--ignore")
-    if options.target in options.ignored:
-        raise ValueError(f"--ignore leaves out {options.target!r}, the column to predict; name it in --target alone")
-    if options.target in options.categorical:
-        raise ValueError(
-            f"--categorical is for columns to predict from, but {options.target!r} is the one to predict; "
-            f"--task classification makes classes of its numbers"
-        )
-    for name in options.categorical:
-        if name in options.ignored:
-            raise ValueError(f"--ignore leaves out {name!r}, which --categorical names too; choose one of them")
-
-
-def _number_column(table: Table, name: str, train: Rows) -> NumberColumn:
-    remedy = "nearly all others are; correct or empty it, or give --categorical or --ignore with the column's name"
-    values = table.numbers(name, remedy)[train]
-    present = values[~np.isnan(values)]
-    return NumberColumn(name, float(present.mean()), float(present.std())) if len(present) else NumberColumn(name, 0, 0)
-
-
-def _frequent(cells: Sequence[str]) -> tuple[str, ...]:
-    """Values seen more than once, the most frequent first; an empty cell is a value like any other."""
-    counts = Counter(cells)
-    known = [value for value, times in counts.items() if times >= _MIN_COUNT]
-    return tuple(sorted(known, key=lambda value: (-counts[value], value)))

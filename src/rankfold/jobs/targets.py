@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rankfold.data.errors import DamagedData
+from rankfold.data.table import spelled_otherwise
 
 _SHOWN = 12
 
@@ -38,7 +39,7 @@ class Classes:
 
     def encode(self, labels: Sequence[str], place: Callable[[int], str]) -> Tensor:
         """Labels (N,), int64; ``place`` says where the label of an example stands."""
-        known = {name: n for n, name in enumerate(self.names)}
+        known = spelled_otherwise({name: n for n, name in enumerate(self.names)})
         for n, label in enumerate(labels):
             if label not in known:
                 more = f", … ({len(self.names)} in all)" if len(self.names) > _SHOWN else ""

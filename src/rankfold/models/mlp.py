@@ -62,21 +62,37 @@ class TableRegressor(nn.Module):
 
     Arguments and inputs are those of :class:`TableClassifier`; the output is (B,).
 
+    Args:
+        widens: whether there is more noise where a category is not known; runs of older versions do not know of it.
+
     Attributes:
         likelihood: the loss of outputs (B,) and targets (B,), in nats; its noise is learned.
+        unknown_variance: what a value that is not known adds to the variance of the noise, for each category (C,).
 
     >>> TableRegressor(3, ())(torch.randn(2, 3)).shape
     torch.Size([2])
     """
 
-    def __init__(self, num_numbers: int, sizes: Sequence[int], hidden: Sequence[int] = HIDDEN) -> None:
+    def __init__(
+        self, num_numbers: int, sizes: Sequence[int], hidden: Sequence[int] = HIDDEN, *, widens: bool = False
+    ) -> None:
         super().__init__()
         self.mean = TableClassifier(num_numbers, sizes, 1, hidden)
         self.likelihood = GaussianLikelihood()
+        self.unknown_variance: Tensor | None
+        self.register_buffer("unknown_variance", torch.zeros(len(sizes)) if widens and sizes else None)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         mean: Tensor = self.mean(*inputs)
         return mean.squeeze(1)
+
+    def noise_std(self, *inputs: Tensor) -> Tensor:
+        """The standard deviation of the noise around each output, (B,)."""
+        variance = self.likelihood.std.square().expand(len(inputs[0]))
+        if self.unknown_variance is not None:
+            # σ² + Σ_c [c is not known] σ_c²
+            variance = variance + (inputs[-1] == UNKNOWN_ROW).to(variance) @ self.unknown_variance
+        return variance.sqrt()
 
 
 @final

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from rankfold.reporting.comparison import best_score
 from rankfold.reporting.drawings import squares
 from rankfold.reporting.markup import Html, element, join
 from rankfold.reporting.run import Run
-from rankfold.reporting.wording import count, duration, percent, points, times
+from rankfold.reporting.wording import count, duration, number, percent, points, times
 
 
 def headline(run: Run) -> Html:
@@ -74,10 +75,18 @@ def _quality_tile(run: Run) -> Html | None:
 
 def _against_dense(run: Run) -> str:
     """What the accuracy is to be compared with."""
-    baseline = run.scores.get("baseline", {}).get("accuracy")
     if run.accuracy is None or run.dense_accuracy is None:
-        return "" if baseline is None else f"one answer for all: {percent(baseline)}"
+        return _against_one_answer(run)
     return f"dense: {percent(run.dense_accuracy)}, {points(run.accuracy - run.dense_accuracy)}"
+
+
+def _against_one_answer(run: Run) -> str:
+    """The accuracy of always saying the same; the NLL too, which tells better whether anything was learned."""
+    baseline, nll = run.scores.get("baseline", {}), best_score(run, "nll_nats")
+    said = f"one answer for all: {percent(baseline['accuracy'])}" if "accuracy" in baseline else ""
+    if "nll_nats" in baseline and nll is not None:
+        said += f"; NLL {number(nll)}, for that {number(baseline['nll_nats'])}"
+    return said
 
 
 def _tile(name: str, value: str, note: str) -> Html:

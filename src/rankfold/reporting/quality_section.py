@@ -10,7 +10,7 @@ from rankfold.reporting.layers_section import Column, table
 from rankfold.reporting.markup import Html, element, join
 from rankfold.reporting.run import Run
 from rankfold.reporting.training_section import figure
-from rankfold.reporting.wording import PREDICTIONS, SCORES, count, number, percent, score, score_name
+from rankfold.reporting.wording import PREDICTIONS, SCORES, count, one_answer, percent, score, score_name
 from rankfold.uncertainty import Bins
 
 _LEAST_SHOWN = 0.005  # of probability, in any draw; a label below it is left out
@@ -42,9 +42,10 @@ def _score_table(run: Run) -> Html | None:
 
 
 def _prediction(run: Run, name: str) -> str:
-    samples, answer = (run.record["metrics"][name].get(key) for key in ("samples", "answer"))
+    found = run.record["metrics"][name]
+    samples = found.get("samples")
     if name == "baseline":
-        return f"always {number(answer) if isinstance(answer, float) else answer}"
+        return one_answer(found)
     return f"{samples} samples of the posterior" if samples else PREDICTIONS[name]
 
 

@@ -7,7 +7,7 @@ record may have
 - in an epoch of ``history``, ``variances``: λ by layer, one list for each of its ranks; and
   ``evaluation_nll``, ``evaluation_accuracy`` or ``evaluation_rmse``;
 - in the scores of a prediction, ``calibration``: lists ``count``, ``confidence`` and ``accuracy`` of bins;
-- ``metrics.baseline``: the scores of always giving one ``answer``;
+- ``metrics.baseline``: the scores of always giving one ``answer``, of classes with the shares they have in training;
 - ``data.classes``: the names of the labels; ``data.path``: where the user's own data are;
 - ``dense_accuracy``: that of the dense network of the same task.
 """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 FORMATS = {"cp": "CP", "tucker": "Tucker", "tt": "tensor train", "ttm": "tensor-train matrix"}
 METHODS = {
@@ -82,6 +83,17 @@ def score_name(key: str) -> str:
 def score(key: str, value: float) -> str:
     """A score as its kind is written."""
     return percent(value) if key in SCORES and SCORES[key][2] else number(value)
+
+
+def one_answer(baseline: Mapping[str, Any]) -> str:
+    """What is always said by a model that ignores its inputs: a number, or probabilities and so a class.
+
+    >>> one_answer({"answer": "cat", "accuracy": 0.5, "nll_nats": 0.7}), one_answer({"answer": 1.5, "rmse": 2.0})
+    ('class shares, so always cat', 'always 1.5')
+    """
+    answer = baseline["answer"]
+    always = f"always {number(answer) if isinstance(answer, float) else answer}"
+    return f"class shares, so {always}" if "nll_nats" in baseline else always  # runs of older versions have no NLL
 
 
 def duration(seconds: float) -> str:

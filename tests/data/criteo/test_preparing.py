@@ -72,6 +72,7 @@ def test_a_file_without_rows_is_refused(tmp_path):
     (tmp_path / "empty.txt").touch()
     with pytest.raises(DamagedData, match=r"empty\.txt has no rows; expected lines in the Criteo format"):
         prepare(tmp_path / "empty.txt")
+    assert [path.name for path in tmp_path.iterdir()] == ["empty.txt"]
 
 
 def test_it_is_done_once(file, tmp_path, monkeypatch):
@@ -192,3 +193,13 @@ def test_the_progress_bar_writes_now_and_then():
     first, last = stream.getvalue().splitlines()
     assert "##......................   10 %           100 rows" in first
     assert "100 %" in last
+
+
+def test_beside_a_file_that_nothing_can_be_written_to_it_says_where_the_arrays_are(file, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    expected = rf"{tmp_path} cannot be written to, so the arrays are in {tmp_path}/cache/rankfold/criteo-\w+; another"
+    with pytest.warns(UserWarning, match=expected):
+        assert len(prepare([file])) == 120
+    assert len(prepare([file])) == 120  # said once
+    assert len(list((tmp_path / "cache" / "rankfold").iterdir())) == 1

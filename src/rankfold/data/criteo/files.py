@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
-import lzma
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, final
 
 from rankfold.data.errors import DamagedData
+from rankfold.data.packing import FAULTS, damaged, unpacked
 
 _BLOCK_BYTES = 1 << 18  # small enough that what is computed from a block stays in a processor's cache
 _LONGEST_LINE = 1 << 24
-_GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 
 
 @final
@@ -31,7 +28,7 @@ def blocks(path: Path, block_bytes: int = _BLOCK_BYTES) -> Iterator[Block]:
     """The file block by block. How it is packed is seen from its content, not from its name."""
     size = max(1, path.stat().st_size)
     with path.open("rb") as raw:
-        stream, first_line, rest = _unpacked(raw), 1, b""
+        stream, first_line, rest = unpacked(raw), 1, b""
         while True:
             text = _read(stream, block_bytes, path)
             whole, rest = _cut(rest + text, last=not text)
@@ -55,16 +52,8 @@ def _cut(text: bytes, *, last: bool) -> tuple[bytes, bytes]:
     return text[:end], text[end:]
 
 
-def _unpacked(raw: IO[bytes]) -> IO[bytes]:
-    start = raw.read(len(_XZ))
-    raw.seek(0)
-    if start.startswith(_GZIP):
-        return gzip.GzipFile(fileobj=raw)  # type: ignore[return-value]
-    return lzma.LZMAFile(raw) if start == _XZ else raw
-
-
 def _read(stream: IO[bytes], size: int, path: Path) -> bytes:
     try:
         return stream.read(size)
-    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-        raise DamagedData(f"{path} is cut short or altered ({error}); replace it by a fresh copy") from error
+    except FAULTS as error:
+        raise damaged(path, error) from error

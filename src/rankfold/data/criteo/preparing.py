@@ -14,7 +14,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -24,6 +24,7 @@ from rankfold.data.criteo.arrays import ARRAYS, Criteo, write_about
 from rankfold.data.criteo.encoding import Hash, Lookup, Tables, TokenCounts, encode
 from rankfold.data.criteo.files import blocks
 from rankfold.data.criteo.lines import NUM_CATEGORIES, Rows, read_block
+from rankfold.data.criteo.malformed import MOST_MALFORMED, Tally
 from rankfold.data.criteo.published import EXTRA, SAMPLE, WHOLE
 from rankfold.data.errors import DamagedData, MissingData
 from rankfold.data.location import VARIABLE, data_root, origin
@@ -31,7 +32,6 @@ from rankfold.wrapping import warn
 
 # Raise when the arrays would come out differently.
 _VERSION = 1
-_MOST_EXAMPLES = 20
 _SOURCE = "https://www.kaggle.com/c/criteo-display-ad-challenge"
 _ENDINGS = ("", ".gz", ".xz")
 
@@ -50,41 +50,12 @@ class Progress:
 Report = Callable[[Progress], None]
 
 
-@final
-@dataclass
-class _Tally:
-    """Malformed lines so far."""
-
-    limit: int
-    count: int = 0
-    _alike: dict[str, tuple[str, int]] = field(default_factory=dict)  # by fault: the first line, and how many
-
-    def note(self, path: Path, line: int, why: str) -> None:
-        self.count += 1
-        first, count = self._alike.get(why, (f"{path}:{line}", 0))
-        self._alike[why] = first, count + 1
-        if self.count > self.limit:
-            shown = "\n  ".join(self.examples)
-            raise DamagedData(
-                f"more than {self.limit} malformed lines, so this may not be a file in the Criteo format; the first "
-                f"are\n  {shown}\nMend the file; in Python, prepare(..., max_malformed=...) allows more"
-            )
-
-    @property
-    def examples(self) -> list[str]:
-        """The first line with each fault, and how many more have the same."""
-        return [
-            f"{first}: {why}" + (f"; {count - 1} more of the kind" if count > 1 else "")
-            for why, (first, count) in list(self._alike.items())[:_MOST_EXAMPLES]
-        ]
-
-
 def prepare(
     files: Sequence[str | os.PathLike[str]] | str | os.PathLike[str],
     cache: str | os.PathLike[str] | None = None,
     *,
     tables: Tables | None = None,
-    max_malformed: int = 100,
+    max_malformed: int = MOST_MALFORMED,
     progress: Report = lambda progress: None,
 ) -> Criteo:
     """The data set in text ``files``; what was prepared before, with the same settings, is only opened.
@@ -92,7 +63,7 @@ def prepare(
     Args:
         files: one or several in the Criteo Kaggle format, plain or packed by gzip or xz; rows keep their order.
         cache: the folder for arrays; beside the first file if left out, or below ``~/.cache`` where that cannot be
-            written to. They take 157 bytes a row.
+            written to, with a warning that says so. They take 157 bytes a row.
         tables: how categories become rows of tables; a vocabulary of all values if left out.
         max_malformed: lines that may be left out because they are not of the format. More are an error.
         progress: called after every block.
@@ -102,15 +73,17 @@ def prepare(
     if not files:
         raise ValueError("files must name at least one file, got none")
     paths = [Path(file).expanduser() for file in files]
-    tables, place = tables or Tables(), _cache_folder(paths[0].parent) if cache is None else Path(cache)
+    tables, beside = tables or Tables(), paths[0].parent
+    place = _cache_folder(beside) if cache is None else Path(cache)
     folder = place / f"criteo-{_fingerprint(paths, tables)}"
     if not folder.is_dir():
-        _prepare(paths, folder, tables, _Tally(max_malformed), progress)
+        _prepare(paths, folder, tables, Tally(max_malformed), progress)
+        if cache is None and place != beside:
+            warn(f"{beside} cannot be written to, so the arrays are in {folder}; another folder is named by cache=")
     data = Criteo.open(folder)
     if data.malformed > max_malformed:
         raise DamagedData(f"{data.malformed} malformed lines, but max_malformed is {max_malformed}: {data.examples[0]}")
-    if len(data) == 0:
-        raise DamagedData(f"{', '.join(map(str, paths))} has no rows; expected lines in the Criteo format")
+    _check_not_empty(len(data), paths)  # folders of older versions may be
     return data
 
 
@@ -144,12 +117,13 @@ def _find(place: Path, name: str) -> Path | None:
 # Two passes -------------------------------------------------------------------------------------------
 
 
-def _prepare(paths: Sequence[Path], folder: Path, tables: Tables, tally: _Tally, report: Report) -> None:
+def _prepare(paths: Sequence[Path], folder: Path, tables: Tables, tally: Tally, report: Report) -> None:
     partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
     partial.mkdir(parents=True)
     try:
-        encoders = _encoders(paths, tables, _Tally(tally.limit), report)
+        encoders = _encoders(paths, tables, Tally(tally.limit), report)
         file_rows = _write_arrays(paths, partial, encoders, tally, report)
+        _check_not_empty(sum(file_rows), paths)
         about = {
             "files": [str(path) for path in paths],
             "file_rows": file_rows,
@@ -167,7 +141,12 @@ def _prepare(paths: Sequence[Path], folder: Path, tables: Tables, tally: _Tally,
         warn(f"{lines} left out, the first: {tally.examples[0]}")
 
 
-def _encoders(paths: Sequence[Path], tables: Tables, tally: _Tally, report: Report) -> list[Lookup | Hash]:
+def _check_not_empty(rows: int, paths: Sequence[Path]) -> None:
+    if rows == 0:
+        raise DamagedData(f"{', '.join(map(str, paths))} has no rows; expected lines in the Criteo format")
+
+
+def _encoders(paths: Sequence[Path], tables: Tables, tally: Tally, report: Report) -> list[Lookup | Hash]:
     """Pass 1: count the values of every category."""
     counts = [TokenCounts() for _ in range(NUM_CATEGORIES)]
     if tables.hashing != "always":
@@ -178,7 +157,7 @@ def _encoders(paths: Sequence[Path], tables: Tables, tally: _Tally, report: Repo
 
 
 def _write_arrays(
-    paths: Sequence[Path], folder: Path, encoders: Sequence[Lookup | Hash], tally: _Tally, report: Report
+    paths: Sequence[Path], folder: Path, encoders: Sequence[Lookup | Hash], tally: Tally, report: Report
 ) -> list[int]:
     """Pass 2: write the arrays; how many rows each file has."""
     file_rows = [0] * len(paths)
@@ -192,7 +171,7 @@ def _write_arrays(
     return file_rows
 
 
-def _read(paths: Sequence[Path], stage: str, tally: _Tally, report: Report) -> Iterator[tuple[Rows, int]]:
+def _read(paths: Sequence[Path], stage: str, tally: Tally, report: Report) -> Iterator[tuple[Rows, int]]:
     """The rows of all files, block by block, each with the number of its file."""
     sizes, start, num_rows = [path.stat().st_size for path in paths], time.perf_counter(), 0
     for number, path in enumerate(paths):
