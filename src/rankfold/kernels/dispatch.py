@@ -28,7 +28,7 @@ from rankfold.kernels.tiles import takes_single_rows
 # for 2,048 and 4,096 uniform rows: 32, 24; 46, 81.
 LEAST_ROWS = {
     "cuda": {"CP": 8192, "Tucker": 8192, "TT": 2048, "TTM": 1},
-    "cpu": {"Tucker": 2560, "TT": 4096, "TTM": 4096},
+    "cpu": {"Tucker": 2048, "TT": 4096, "TTM": 4096},
 }
 
 
