@@ -16,7 +16,7 @@ from rankfold.flat import end_to_end
 from rankfold.formats import TensorFormat
 from rankfold.formats.base import LARGEST_COPY
 from rankfold.gaussian import Variance, as_tensors, at_least_float32
-from rankfold.moments import governors, rank_moments, sums_over_governed
+from rankfold.moments import governors, sums_over_governed, updated_by_kernel
 from rankfold.posterior import (
     INITIAL_STD_RATIO,
     FactorPosterior,
@@ -241,7 +241,9 @@ def update_variances(tensors: Iterable[BayesianTensor], step_size: float) -> Non
             groups.setdefault((tensor.variance.device, tensor.prior), []).append(tensor)
     for (_, prior), group in groups.items():
         variances = [tensor.variance for tensor in group]
-        moments = rank_moments([(tensor.factors, tensor.format) for tensor in group])
+        if updated_by_kernel([(tensor.factors, tensor.format) for tensor in group], variances, prior, step_size):
+            continue
+        moments = end_to_end([tensor.second_moments() for tensor in group])
         best = prior.best_variance(moments, end_to_end([tensor.count for tensor in group]))
         torch._foreach_lerp_(variances, best.to(variances[0].dtype).split([len(v) for v in variances]), step_size)
 

@@ -2,7 +2,7 @@
 
 Both are a handful of entrywise formulas over all factors of a layer. Written entry by entry through
 autograd they would cost dozens of small operations a step; here each is one function with its gradient
-in closed form, in multi-tensor operations. On CUDA the KL with its gradient is one kernel.
+in closed form, in multi-tensor operations. On CUDA samples are one kernel, and the KL with its gradient is one.
 """
 
 from __future__ import annotations
@@ -53,10 +53,9 @@ def kl_divergence(
     ``variances`` are constants, one for each array. Arrays without log-stds are points, for which it is the part that
     depends on them: ``−Σ log N(μ | 0, v)`` without ½ log 2π.
     """
-    priors = as_tensors(variances, means[0])
     if torch._C._are_functorch_transforms_active():
-        return _plain_kl(means, list(log_stds), priors, weight)[0]
-    nats: Tensor = _KLDivergence.apply(weight, len(means), len(log_stds), *means, *log_stds, *priors)  # type: ignore[no-untyped-call]
+        return _plain_kl(means, list(log_stds), as_tensors(variances, means[0]), weight)[0]
+    nats: Tensor = _KLDivergence.apply(weight, len(means), len(log_stds), *means, *log_stds, *variances)  # type: ignore[no-untyped-call]
     return nats
 
 
@@ -67,14 +66,13 @@ def kl_with_gradient(
     weight: Weight | None = None,
 ) -> tuple[Tensor, list[Tensor]]:
     """:func:`kl_divergence`, and its gradient by every mean, then by every log-std; to be called without autograd."""
-    priors = as_tensors(variances, means[0])
     weight = weight and weight.to(means[0].device)
     if slices.usable(means, log_stds):
         try:
-            return slices.kl(means, log_stds, priors, weight)
+            return slices.kl(means, log_stds, variances, weight)
         except Exception as error:  # whatever stops a compiler or a launch must not stop the user
             launch.give_up(error)
-    return _plain_kl(means, list(log_stds), priors, weight)
+    return _plain_kl(means, list(log_stds), as_tensors(variances, means[0]), weight)
 
 
 def _plain_kl(
@@ -114,12 +112,9 @@ def at_least_float32(dtype: torch.dtype) -> torch.dtype:
 class _Reparametrize(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, noise: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        means, log_stds = tensors[: len(tensors) // 2], tensors[len(tensors) // 2 :]
-        deviations = end_to_end(log_stds).exp().mul_(noise)  # σ z
+        samples, deviations = _samples(tensors[: len(tensors) // 2], tensors[len(tensors) // 2 :], noise)
         ctx.save_for_backward(deviations)
-        parts = taken_apart(deviations, means)
-        # not views of one row: autograd would be slower with all that is made of them
-        return tuple(alike(torch._foreach_add(parts, alike(means, parts)), means))
+        return tuple(samples)
 
     @staticmethod
     @once_differentiable
@@ -130,10 +125,23 @@ class _Reparametrize(torch.autograd.Function):
         return (None, *taken_apart(by_mean, grads), *taken_apart(by_mean * deviations, grads))
 
 
+def _samples(means: Sequence[Tensor], log_stds: Sequence[Tensor], noise: Tensor) -> tuple[list[Tensor], Tensor]:
+    """``μ + σ z`` of every array, and all ``σ z`` end to end."""
+    if slices.usable(means, log_stds):
+        try:
+            return slices.sample(means, log_stds, noise)
+        except Exception as error:  # as above
+            launch.give_up(error)
+    deviations = end_to_end(log_stds).exp().mul_(noise)
+    parts = taken_apart(deviations, means)
+    # not views of one row: autograd would be slower with all that is made of them
+    return alike(torch._foreach_add(parts, alike(means, parts)), means), deviations
+
+
 class _KLDivergence(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, weight: Weight | None, count: int, spreads: int, *tensors: Tensor) -> Tensor:
-        means, log_stds, variances = tensors[:count], tensors[count : count + spreads], tensors[count + spreads :]
+    def forward(ctx: Any, weight: Weight | None, count: int, spreads: int, *inputs: Any) -> Tensor:
+        means, log_stds, variances = inputs[:count], inputs[count : count + spreads], inputs[count + spreads :]
         nats, gradient = kl_with_gradient(means, log_stds, variances, weight)
         ctx.save_for_backward(*gradient)
         ctx.constants = len(variances)

@@ -1,32 +1,46 @@
-"""Second moments ``M_k = Σ μ² + σ²`` over the entries that each rank governs: all that λ depends on."""
+"""What ranks govern, sums such as the second moments ``M_k = Σ μ² + σ²`` over it, and λ from those in one kernel."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from rankfold.flat import end_to_end
 from rankfold.formats import Factors, RankGroup, TensorFormat
-from rankfold.kernels import launch, slices
+from rankfold.kernels import launch, slice_tables, slices
 from rankfold.posterior import FactorPosterior, GaussianPosterior, arrays_in
+from rankfold.priors import HalfCauchy, LogUniform, ShrinkagePrior
 
 
-def rank_moments(pairs: Sequence[tuple[FactorPosterior, TensorFormat]]) -> Tensor:
-    """``M`` of all ranks of several tensors on one device, one after the other: in one kernel where that can be."""
+def updated_by_kernel(
+    pairs: Sequence[tuple[FactorPosterior, TensorFormat]],
+    variances: Sequence[Tensor],
+    prior: ShrinkagePrior,
+    step_size: float,
+) -> bool:
+    """Half step 2 of several tensors on one device in one kernel, where that can be; whether it was.
+
+    ``variances`` are the vectors of all λ of each, to be updated in place.
+    """
     posteriors = [posterior for posterior, _ in pairs if isinstance(posterior, GaussianPosterior)]
     means = [mean for posterior in posteriors for mean in arrays_in(posterior.mean)]
     log_stds = [log_std for posterior in posteriors for log_std in arrays_in(posterior.log_std)]
-    if len(posteriors) == len(pairs) and slices.usable(means, log_stds):
-        try:
-            return slices.second_moments(means, log_stds, _in_one_row(tuple(format for _, format in pairs)))
-        except Exception as error:  # whatever stops a compiler or a launch must not stop the user
-            launch.give_up(error)
-    return end_to_end(
-        [sums_over_governed(posterior.second_moments(), format.rank_groups) for posterior, format in pairs]
-    )
+    if len(posteriors) < len(pairs) or not isinstance(prior, LogUniform | HalfCauchy):
+        return False
+    if not slices.usable(means, log_stds):
+        return False
+    squared_eta = prior.squared_eta if isinstance(prior, HalfCauchy) else None
+    groups = _groups(tuple(format for _, format in pairs))
+    try:
+        slices.update_variances(means, log_stds, variances, groups, squared_eta, step_size)
+    except Exception as error:  # whatever stops a compiler or a launch must not stop the user
+        launch.give_up(error)
+        return False
+    return True
 
 
 def sums_over_governed(arrays: Factors, groups: Sequence[RankGroup]) -> Tensor:
@@ -52,11 +66,10 @@ def sum_of_slices(parts: Sequence[tuple[Tensor, int]]) -> Tensor:
 
 
 @cache
-def _in_one_row(formats: tuple[TensorFormat, ...]) -> tuple[slices.Group, ...]:
-    """Sizes of all rank groups, and what they govern, with the factors of all tensors counted on."""
-    found: list[slices.Group] = []
-    first = 0
-    for format in formats:
-        found += [(g.size, tuple((first + factor, axis) for factor, axis in g.governed)) for g in format.rank_groups]
-        first += len(format.factor_shapes)
-    return tuple(found)
+def _groups(formats: tuple[TensorFormat, ...]) -> tuple[tuple[slice_tables.Group, ...], ...]:
+    """Sizes of all rank groups of every tensor, and what they govern, with the factors of all tensors counted on."""
+    firsts = accumulate((len(format.factor_shapes) for format in formats), initial=0)
+    return tuple(
+        tuple((g.size, tuple((first + factor, axis) for factor, axis in g.governed)) for g in format.rank_groups)
+        for first, format in zip(firsts, formats, strict=False)
+    )

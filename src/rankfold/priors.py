@@ -87,7 +87,8 @@ class HalfCauchy(ShrinkagePrior):
             raise ValueError(f"eta must be positive and finite (or None for the default), got {self.eta!r}")
 
     @property
-    def _squared_eta(self) -> float:
+    def squared_eta(self) -> float:
+        """η², once it is known."""
         if self.eta is None:
             raise ValueError("this HalfCauchy has no eta yet; give one, or use at_scale(factor_std)")
         return self.eta**2
@@ -96,7 +97,7 @@ class HalfCauchy(ShrinkagePrior):
         # (D+2) λ² + (D η² − M) λ − M η² = 0, so with b = D η² − M
         # λ* = (√(b² + 4 (D+2) M η²) − b) / (2 (D+2)) = 2 M η² / (b + √(b² + 4 (D+2) M η²));
         # each form cancels where the other does not.
-        scale = self._squared_eta
+        scale = self.squared_eta
         b = count * scale - second_moment
         root = (b.square() + 4.0 * (count + 2.0) * second_moment * scale).sqrt()
         for_positive_b = 2.0 * second_moment * scale / (b.abs() + root).clamp(min=VARIANCE_FLOOR**2)
@@ -104,7 +105,7 @@ class HalfCauchy(ShrinkagePrior):
         return torch.where(b > 0, for_positive_b, for_negative_b).clamp(min=VARIANCE_FLOOR)
 
     def penalty(self, variance: Tensor) -> Tensor:
-        return (variance / self._squared_eta).log1p()
+        return (variance / self.squared_eta).log1p()
 
     def at_scale(self, factor_std: float) -> HalfCauchy:
         return self if self.eta is not None else HalfCauchy(ETA_PER_FACTOR_STD * factor_std)

@@ -113,7 +113,6 @@ class RankDetermination:
         self._parts = [m for m in model.modules() if isinstance(m, (BayesianTensor, BayesianVector)) and m.has_prior]
         first = next(iter(self.tensors.values()))
         self.beta = torch.zeros((), device=first.variance.device)
-        self._steps_on_device = torch.zeros_like(self.beta)
         self._last_kl = torch.zeros((), device=first.variance.device)
         self._order = StepOrder(self.optimizers)
         self._watch = RankWatch(self.tensors, self.rule)
@@ -183,9 +182,6 @@ class RankDetermination:
         self._health.note(self._last_kl)
         update_variances(self.tensors.values(), self.step_size)
         self._watch.update()
-        # counted on the device, where a captured graph finds it
-        self._steps_on_device.add_(1.0)
-        self._set_beta()
 
     def advance(self) -> PruneResult | None:
         """The part of ``step()`` that runs on the host: counting, checking, pruning.
@@ -195,6 +191,7 @@ class RankDetermination:
         if not self._begun:
             self._begin()
         self.num_steps += 1
+        self._set_beta()
         if self.num_steps % self.check_every == 0 or self.schedule.changes_factors_at(self.num_steps):
             self._health.check(self.num_steps)
         warn_past_the_end(self.num_steps, self.schedule.total_steps)
@@ -217,7 +214,6 @@ class RankDetermination:
     def restore(self) -> int:
         """Return to the last good state after a :class:`~rankfold.NumericalFault`; its step."""
         self.num_steps = self._health.restore()
-        self._steps_on_device.fill_(self.num_steps)
         self._set_beta()
         self._order.start_anew()
         self._forget()
@@ -237,7 +233,6 @@ class RankDetermination:
         self.num_steps = state["num_steps"]
         for name, prior in priors.items():
             self.tensors[name].prior = prior
-        self._steps_on_device.fill_(self.num_steps)
         self._set_beta()
         self._forget()
         self._watch.restore(state)
@@ -258,7 +253,7 @@ class RankDetermination:
         self._begun = True
 
     def _set_beta(self) -> None:
-        self.schedule.beta(self._steps_on_device, out=self.beta)
+        self.beta.fill_(self.schedule.beta(self.num_steps))  # in place, where a captured graph finds it
 
     def _joint_kl(self, weight: Weight | None = None) -> Tensor:
         """The KL of all tensors and biases in nats, times ``weight``."""

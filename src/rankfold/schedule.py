@@ -10,9 +10,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from rankfold.pruning.rules import PruningRule, check_rule
 from rankfold.shapes import check_positive, is_number, is_positive_integer
 
@@ -104,19 +101,16 @@ class Schedule:
             return self.warmup_steps
         return max(1, round(WARMUP * (self.total_steps or 0)))
 
-    def beta(self, step: Tensor, out: Tensor | None = None) -> Tensor:
-        """β after ``step`` steps, both 0-dim tensors: up to 3/2 w, and down to min(w, 1) / 2; written to ``out``.
-
-        It is computed in every step, so all that does not depend on ``step`` is left to the host.
-        """
+    def beta(self, step: int) -> float:
+        """β after ``step`` steps: up to 3/2 w, and down to min(w, 1) / 2."""
         highest, last = PRESSURE * self.kl_weight, LAST * min(self.kl_weight, 1.0)
         total = self.total_steps or self.warmup / WARMUP
         after = max(1.0, total - self.warmup)  # T − e_w
         slope = (highest - last) / ((BACK_AT - HOLD_UNTIL) * after)
         back = self.warmup + BACK_AT * after
         # β = min(β_max e / e_w, β_last + slope · (e_back − e)), the latter between β_last and β_max
-        falling = (last + slope * back) - slope * step
-        return torch.minimum(step * (highest / self.warmup), falling.clamp(last, highest), out=out)
+        falling = last + slope * (back - step)
+        return min(highest * step / self.warmup, max(last, min(falling, highest)))
 
     def checks_at(self, step: int) -> bool:
         """Whether ranks are examined at this step: evenly spaced, from the end of the warm-up."""

@@ -19,7 +19,7 @@ from rankfold.layers import embedding
 KERNELS = {
     chain_triton: ("chain_forward", "chain_backward"),
     product_triton: ("product_forward", "product_backward"),
-    slices_triton: ("slice_kl", "slice_moments"),
+    slices_triton: ("slice_sample", "slice_kl", "slice_variances"),
 }
 POINTERS = {
     torch.float32: "*fp32",
@@ -36,7 +36,7 @@ CASES = [
     (rf.TTM(16, **ROWS, out_dims=(4, 4, 8)), 65_536, torch.float32),
     (rf.TT(24, **ROWS, **COLUMNS), 16_384, torch.float32),
     (rf.Tucker(20, **ROWS, **COLUMNS), 16_384, torch.float32),
-    (rf.CP(350, **ROWS, **COLUMNS), 16_384, torch.float32),
+    (rf.CP(350, **ROWS, **COLUMNS, prior=rf.HalfCauchy()), 16_384, torch.float32),
     (rf.TTM(16, **ROWS, out_dims=(4, 4, 8)), 65_536, torch.bfloat16),
     (rf.CP(350, **ROWS, **COLUMNS), 16_384, torch.bfloat16),
 ]

@@ -1,4 +1,4 @@
-"""The kernels of KL and second moments against the plain formulas in float64, over arrays of every kind of slice."""
+"""The kernels of samples, KL and half step 2 against the plain formulas, over arrays of every kind of slice."""
 
 import contextlib
 from dataclasses import replace
@@ -11,8 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import rankfold as rf
 from rankfold import gaussian
 from rankfold.bayesian_tensor import BayesianTensor, update_variances
-from rankfold.kernels import launch, slices
-from rankfold.moments import rank_moments
+from rankfold.kernels import launch, slice_tables, slices
 from rankfold.posterior import joint_kl
 from rankfold.priors import ShrinkagePrior
 
@@ -52,8 +51,8 @@ def exact(tensors: list[Tensor]) -> list[Tensor]:
 def test_kl_and_gradients(
     device: str, dtype: torch.dtype, most: int, beta: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slices, "_MOST_ENTRIES", most)
-    monkeypatch.setattr(slices, "_kl_table", slices._kl_table.__wrapped__)
+    monkeypatch.setattr(slice_tables, "_MOST_ENTRIES", most)
+    monkeypatch.setattr(slices, "penalties_of", slice_tables.penalties_of.__wrapped__)
     means, log_stds, variances = arrays(device, dtype)
     assert slices.usable(means, log_stds)
     weight = None if beta is None else gaussian.Weight(torch.tensor(beta, device=device), 3)
@@ -73,6 +72,38 @@ def test_kl_and_gradients(
         assert found.grad.dtype == found.dtype
         rtol = 1e-5 if found.dtype == torch.float32 else 1e-2
         torch.testing.assert_close(found.grad.double(), expected.grad, rtol=rtol, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("most", [4, 4096])
+def test_samples_and_gradients(device: str, dtype: torch.dtype, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slice_tables, "_MOST_ENTRIES", most)
+    monkeypatch.setattr(slices, "samples_of", slice_tables.samples_of.__wrapped__)
+    means, log_stds, _ = arrays(device, dtype)
+    noise = torch.randn(sum(mean.numel() for mean in means), device=device)
+    samples = gaussian.reparametrize(means, log_stds, noise)
+    weights = [torch.randn_like(u) for u in samples]
+    sum((u * w).sum() for u, w in zip(samples, weights, strict=True)).backward()
+    parts = noise.double().split([mean.numel() for mean in means])
+    for n, (mean, log_std) in enumerate(zip(means, log_stds, strict=True)):
+        deviation = log_std.detach().double().exp() * parts[n].view(mean.shape)
+        rtol = 1e-5 if dtype == torch.float32 else 1e-2
+        assert samples[n].dtype == dtype
+        assert samples[n].is_contiguous()
+        assert samples[n].data_ptr() % 16 == 0
+        torch.testing.assert_close(samples[n].double(), mean.double() + deviation, rtol=rtol, atol=1e-6)
+        torch.testing.assert_close(mean.grad, weights[n])  # ∂u/∂μ = 1
+        torch.testing.assert_close(log_std.grad.double(), weights[n] * deviation, rtol=rtol, atol=1e-6)  # σ z
+
+
+def test_samples_are_drawn_by_the_kernel_where_it_can_be(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, draw = [], slices.sample
+    monkeypatch.setattr(slices, "sample", lambda *args: drawn.append(args) or draw(*args))
+    layer = rf.Linear(12, 8, config=rf.TTM(4, order=2)).to(device)
+    layer(torch.randn(3, 12, device=device)).sum().backward()
+    layer.eval()(torch.randn(3, 12, device=device))
+    assert len(drawn) == 1
+    assert all(parameter.grad is not None for parameter in layer.parameters())
 
 
 FORMATS = [rf.CP(3), rf.Tucker((2, 3, 2, 1), order=2), rf.TT((3, 1, 2), order=2), rf.TTM((4, 3), order=3)]
@@ -115,10 +146,14 @@ def test_the_kernel_runs_on_a_model_before_and_after_pruning(device: str) -> Non
         with pytest.MonkeyPatch.context() as plain:
             plain.setattr(launch, "DEVICES", ())
             apart = sum(part.kl() for part in parts)
-            moments = [layer.tensor.second_moments() for layer in model]
+            second_moments = [layer.tensor.second_moments() for layer in model]
         torch.testing.assert_close(together, apart, rtol=1e-5, atol=1e-4)
-        found = rank_moments([(layer.tensor.factors, layer.tensor.format) for layer in model])
-        torch.testing.assert_close(found, torch.cat(moments))
+        expected = [
+            layer.tensor.prior.best_variance(moments, layer.tensor.count)
+            for layer, moments in zip(model, second_moments, strict=True)
+        ]
+        update_variances([layer.tensor for layer in model], 1.0)
+        torch.testing.assert_close([layer.tensor.variance for layer in model], expected)
         model[0].tensor.variance[1] = 1e-9
         rf.prune_(model, rule=rf.VarianceRule(1e-8))
     assert model[0].tensor.format.ranks == (2,)

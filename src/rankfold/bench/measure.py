@@ -11,11 +11,13 @@ vendor libraries is not in it.
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,12 +61,28 @@ def time_calls(
     rows = {name: _row_length(call, clock, in_a_row) for name, call in calls.items()}
     times: dict[str, list[float]] = {name: [] for name in calls}
     draw = random.Random(0)
-    for taken in range(repeat):
-        for name in draw.sample(list(calls), len(calls)):
-            if taken < MIN_ROUNDS or sum(times[name]) * rows[name] < 1e3 * PATIENCE_SECONDS:
-                time.sleep(pause_seconds)
-                times[name].append(clock(calls[name], rows[name]))
+    with _old_objects_left_alone():
+        for taken in range(repeat):
+            for name in draw.sample(list(calls), len(calls)):
+                if taken < MIN_ROUNDS or sum(times[name]) * rows[name] < 1e3 * PATIENCE_SECONDS:
+                    time.sleep(pause_seconds)
+                    times[name].append(clock(calls[name], rows[name]))
     return {name: _summary(values) for name, values in times.items()}
+
+
+@contextmanager
+def _old_objects_left_alone() -> Iterator[None]:
+    """Within this context Python looks for garbage among new objects only.
+
+    All contenders and the libraries they need are in this one process, more objects than any of them has alone, and
+    a look at all of them would hit whoever is timed at that moment.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _row_length(call: Call, clock: Callable[[Call, int], float], longest: int) -> int:

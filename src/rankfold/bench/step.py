@@ -109,12 +109,13 @@ def run_steps(
     eager = {_joined(names): partial(one.step, x, labels) for names, one in made.items()}
     in_a_row = CALLS_IN_A_ROW if x.is_cuda else 1
     times = time_calls(eager, device, repeat, in_a_row=in_a_row)
-    on_device = eager if x.is_cuda else {}
-    launches = {key: kernel_launches(call) for key, call in on_device.items()}
-    kernels = {key: kernel_microseconds(call) for key, call in on_device.items()}
-    memory = {key: peak_memory(call, device) for key, call in on_device.items()}
     graphs = {_joined(names): _captured(one, x, labels) for names, one in made.items()} if x.is_cuda else {}
     graph_times = time_calls(graphs, device, repeat, in_a_row=in_a_row)
+    on_device = eager if x.is_cuda else {}
+    memory = {key: peak_memory(call, device) for key, call in on_device.items()}
+    # last: launches may take longer once the profiler has been at work
+    launches = {key: kernel_launches(call) for key, call in on_device.items()}
+    kernels = {key: kernel_microseconds(call) for key, call in on_device.items()}
     for names, one in made.items():
         key = _joined(names)
         yield Row(

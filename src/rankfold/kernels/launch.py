@@ -53,7 +53,7 @@ def give_up(error: Exception) -> None:
 
 def start(
     kernel: Any, grid: tuple[int, int, int], tensors: Sequence[Tensor], count: int,
-    numbers: Sequence[int], options: dict[str, Any], forms: dict[Any, Any],
+    numbers: Sequence[float], options: dict[str, Any], forms: dict[Any, Any],
 ) -> None:  # fmt: skip
     """Run a kernel on the device of its tensors.
 

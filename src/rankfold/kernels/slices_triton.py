@@ -1,4 +1,4 @@
-"""Triton kernels for the KL and the second moments of Gaussian arrays, slice by slice.
+"""Triton kernels for samples, KL and half step 2 of Gaussian arrays, slice by slice.
 
 Arrays lie wherever they are: ``addresses`` are those of all means, then of all log-stds, ``arrays`` of each. A row of
 a table describes a slice, which shares one prior variance. Sums are in float32.
@@ -8,6 +8,9 @@ import triton
 import triton.language as tl
 
 from rankfold.kernels.gather_triton import load
+from rankfold.priors import VARIANCE_FLOOR
+
+FLOOR: tl.constexpr = tl.constexpr(VARIANCE_FLOOR)
 
 
 @triton.jit
@@ -36,7 +39,25 @@ def _noise(log_std, live):
     return tl.where(live, tl.exp(2.0 * log_std), 0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["arrays"])
+def slice_sample(
+    addresses, noise, table, samples, deviations, arrays, MEAN: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """``u = μ + σ z`` of the part in a row of the table, and ``σ z``; noise and deviations lie end to end."""
+    row = table + tl.program_id(0) * 5
+    array, place, start, length, first_sample = (
+        tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3), tl.load(row + 4)
+    )  # fmt: skip
+    means, log_stds = _pointers(addresses, array, arrays, MEAN)
+    for first in range(0, length, BLOCK):
+        entry = first + tl.arange(0, BLOCK)
+        live, at = entry < length, start + entry
+        deviation = tl.exp(load(log_stds, at, live)) * load(noise, place + at, live)
+        tl.store(deviations + place + at, deviation, mask=live)
+        tl.store(samples + first_sample + at, (load(means, at, live) + deviation).to(MEAN), mask=live)
+
+
+@triton.jit(do_not_specialize=["arrays"])
 def slice_kl(
     addresses, variance, table, beta, nats, gradient, arrays, size, share,
     WEIGHTED: tl.constexpr, MEAN: tl.constexpr, BLOCK: tl.constexpr
@@ -71,18 +92,45 @@ def slice_kl(
 
 
 @triton.jit
-def slice_moments(addresses, table, bounds, moments, arrays, MEAN: tl.constexpr, BLOCK: tl.constexpr):
-    """``moments[k] = Σ μ² + σ²`` over the slices in rows ``bounds[k]`` to ``bounds[k + 1]``."""
-    k = tl.program_id(0)
+def _best_variance(m, count, squared_eta, HALF_CAUCHY: tl.constexpr):
+    """λ* of a prior, as in :mod:`rankfold.priors`, for a second moment ``m`` of ``count`` entries."""
+    if HALF_CAUCHY:
+        # λ* = 2 M η² / (b + √(b² + 4 (D+2) M η²)) = (√(…) − b) / (2 (D+2)) with b = D η² − M
+        b = count * squared_eta - m
+        root = tl.sqrt(b * b + 4.0 * (count + 2.0) * m * squared_eta)
+        both = tl.abs(b) + root
+        best = tl.where(b > 0, 2.0 * m * squared_eta / tl.maximum(both, FLOOR * FLOOR), both / (2.0 * (count + 2.0)))
+    else:
+        # λ* = M / (D + 1)
+        best = m / (count + 1.0)
+    return tl.maximum(best, FLOOR)
+
+
+@triton.jit(do_not_specialize=["arrays"])
+def slice_variances(
+    addresses, table, ranks, arrays, squared_eta, step_size,
+    HALF_CAUCHY: tl.constexpr, MEAN: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """``λ ← γ λ* + (1 − γ) λ`` for the rank in a row of ``ranks``, with ``M = Σ μ² + σ²`` over its slices.
+
+    Behind the addresses of the arrays are those of λ, a vector for every tensor.
+    """
+    rank = ranks + tl.program_id(0) * 4
+    count = 0.0
     sums = tl.zeros((BLOCK,), tl.float32)
-    for n in range(tl.load(bounds + k), tl.load(bounds + k + 1)):
+    for n in range(tl.load(rank), tl.load(rank + 1)):
         array, _, start, outer, step, inner = _row(table, n)
         means, log_stds = _pointers(addresses, array, arrays, MEAN)
         total = outer * inner
+        count += total
         for first in range(0, total, BLOCK):
             entry = first + tl.arange(0, BLOCK)
             live = entry < total
             at = _within(entry, start, step, inner)
             mean = load(means, at, live)
             sums += mean * mean + _noise(load(log_stds, at, live), live)
-    tl.store(moments + k, tl.sum(sums))
+    best = _best_variance(tl.sum(sums), count, squared_eta, HALF_CAUCHY)
+    vector = tl.load(addresses + 2 * arrays + tl.load(rank + 2)).to(tl.pointer_type(tl.float32))
+    at = vector + tl.load(rank + 3)
+    old = tl.load(at)
+    tl.store(at, old + step_size * (best - old))
