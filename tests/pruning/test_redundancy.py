@@ -153,13 +153,14 @@ def test_parallel_components_of_cp_become_one() -> None:
     assert torch.linalg.norm(weight(tensor) - before) < weight_noise(tensor)
 
 
-@pytest.mark.parametrize("std", [0.05, 0.3, 0.6])
-def test_noise_alone_is_no_reason_to_absorb(std: float) -> None:
-    """However uncertain components are, others take the place of one only if they can hold nearly all of it."""
-    tensor = make(rf.CP(6, in_dims=(7, 8), out_dims=(9,)), std)
+@pytest.mark.parametrize("std", [0.05, 0.3, 0.6, 3.0])
+@pytest.mark.parametrize("rank", [6, 30])
+def test_the_weight_stays_nearly_the_same_however_uncertain_components_are(std: float, rank: int) -> None:
+    tensor = make(rf.CP(rank, in_dims=(7, 8), out_dims=(9,)), std)
     before = weight(tensor)
-    assert not simplify_(tensor)
-    assert torch.equal(weight(tensor), before)
+    simplify_(tensor)
+    # 3 % of the squared norm, and as much again where changes happen to add up
+    assert (weight(tensor) - before).square().sum() < 0.06 * before.square().sum()
 
 
 def test_a_default_device_elsewhere_is_no_matter() -> None:

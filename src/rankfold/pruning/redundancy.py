@@ -8,8 +8,8 @@ Two changes of the factors do:
   ``L`` becomes ``L M`` and ``R`` becomes ``R M⁻ᵀ``. It takes the singular basis, in which a redundant direction has
   no signal.
 - A component of a CP format that is parallel to another, or lies between two, is absorbed: the nearest two are
-  fitted to the sum of all three, and it becomes empty, if that changes the weight by less than its own noise, and by
-  a small share of what it is itself: to remove what is merely faint is the work of the prior.
+  fitted to the sum of all three, and it becomes empty, if that changes the weight by less than its own noise. The
+  smallest ones are tried first, until all such changes together come to a small share of the weight.
 
 Nothing is cut here: an empty rank dies by itself, and the pruning rule finds it. All is computed on the CPU in
 float64, so that processes that train one model together take the same decision.
@@ -17,6 +17,7 @@ float64, so that processes that train one model together take the same decision.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -34,7 +35,7 @@ from rankfold.pruning.optimizer_state import cut_state
 
 # So many components may absorb one, and so many sweeps of alternating least squares find how.
 _NEIGHBOURS, _SWEEPS = 2, 20
-# What a component loses when others absorb it, as a share of its squared norm, is at most this much.
+# What a weight loses in all when components are absorbed, as a share of its squared norm, is at most about this much.
 _LARGEST_LOSS = 0.03
 # Singular values are kept away from 0 by this share of the largest.
 _SMALLEST_SHARE = 1e-6
@@ -148,18 +149,20 @@ def _absorption(tensor: BayesianTensor, group: RankGroup) -> list[Tensor] | None
     grams = torch.stack([matrix.mT @ matrix for matrix in columns])  # A_nᵀ A_n, (modes, R, R)
     power = grams.diagonal(dim1=1, dim2=2)
     # Π_n (‖μ_n‖² + Σσ²_n) − Π_n ‖μ_n‖²: the variance of all entries of a component
-    limits = ((power + noise).prod(0) - power.prod(0)).minimum(_LARGEST_LOSS * power.prod(0))
+    limits = (power + noise).prod(0) - power.prod(0)
+    left = _LARGEST_LOSS * float(grams.prod(0).sum())  # of ‖A‖² = Σ_kl Π_n (A_nᵀ A_n)_kl
     alive = (power > noise).all(0)
     change = torch.eye(group.size, dtype=torch.float64, device=grams.device).repeat(len(columns), 1, 1)
     ordered = [k for k in power.prod(0).argsort().tolist() if alive[k]]
-    fits = _fits(grams, [_with_neighbours(grams, k, alive) for k in ordered], limits)
+    fits = _fits(grams, [_with_neighbours(grams, k, alive) for k in ordered])
     touched: set[int] = set()
     for small in ordered:
         chosen = _with_neighbours(grams, small, alive)
         if not touched.isdisjoint(chosen) or tuple(chosen) not in fits:  # absorbing others has changed something
-            fits |= _fits(grams, [chosen], limits)
-        weights = fits[tuple(chosen)]
-        if weights is not None:
+            fits |= _fits(grams, [chosen])
+        weights, loss = fits[tuple(chosen)]
+        if loss < min(float(limits[small]), left):
+            left -= loss
             alive[small] = False
             touched |= set(chosen)
             for matrices in (change, grams, grams.mT):
@@ -180,15 +183,14 @@ def _with_neighbours(grams: Tensor, small: int, alive: Tensor) -> list[int]:
     return [*(k for k in overlap.topk(min(_NEIGHBOURS, len(overlap))).indices.tolist() if overlap[k] > 0), small]
 
 
-def _fits(grams: Tensor, choices: list[list[int]], limits: Tensor) -> dict[tuple[int, ...], Tensor | None]:
-    """How the last component of each choice can be absorbed by the others, or ``None`` if it cannot be."""
-    found: dict[tuple[int, ...], Tensor | None] = {tuple(chosen): None for chosen in choices}
+def _fits(grams: Tensor, choices: list[list[int]]) -> dict[tuple[int, ...], tuple[Tensor, float]]:
+    """How the last component of each choice is best absorbed by the others, and what is lost of it."""
+    found = {tuple(chosen): (grams.new_empty(0), math.inf) for chosen in choices}
     for size in {len(chosen) for chosen in choices} - {1}:
         some = torch.tensor([c for c in choices if len(c) == size], device=grams.device)  # (B, K + 1)
         blocks = grams[:, some[:, :, None], some[:, None, :]].movedim(0, 1)  # (B, modes, K + 1, K + 1)
         weights, distances = _fit(blocks)
-        for chosen, weight, near in zip(some.tolist(), weights, distances < limits[some[:, -1]], strict=True):
-            found[tuple(chosen)] = weight if near else None
+        found |= {tuple(c): fit for c, *fit in zip(some.tolist(), weights, distances.tolist(), strict=True)}
     return found
 
 
