@@ -121,8 +121,9 @@ class _Reparametrize(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         # ∂u/∂μ = 1, ∂u/∂log σ = σ z
         (deviations,) = ctx.saved_tensors
-        by_mean = end_to_end(grads)
-        return (None, *taken_apart(by_mean, grads), *taken_apart(by_mean * deviations, grads))
+        # gradients without gaps become those of the means as they are
+        by_mean = grads if all(grad.is_contiguous() for grad in grads) else taken_apart(end_to_end(grads), grads)
+        return (None, *by_mean, *torch._foreach_mul(taken_apart(deviations, by_mean), by_mean))
 
 
 def _samples(means: Sequence[Tensor], log_stds: Sequence[Tensor], noise: Tensor) -> tuple[list[Tensor], Tensor]:
