@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -20,8 +20,6 @@ from rankfold.grids import Grid, render
 
 ROOT = Path(__file__).parents[2]
 PLACES = Places(ROOT / "experiments", ROOT / "results")
-# Runs with settings that have changed since; of these only memory and time are looked at.
-EARLIER = ROOT / "results" / "earlier"
 _NOTHING = "–"
 
 # MNIST, in short --------------------------------------------------------------------------------------
@@ -177,20 +175,24 @@ def memory_and_time(name: str) -> str:
     return _memory_and_time(_run(name))
 
 
-def earlier_memory_and_time(name: str) -> str:
-    """The same of runs with earlier settings, in the order of the rows of today."""
+def once_more(name: str, folder: str) -> str:
+    """The same of rows that were run again on another device, with their accuracy there."""
     order = [row.name for row in _summary(name, PLACES).rows]
-    found = [read_result(file) for file in (EARLIER / name).glob("*.json")]
+    found = [read_result(file) for file in (PLACES.results / folder).glob("*.json")]
     found.sort(key=lambda result: (order.index(result["row"]), result["seed"]))
-    return _memory_and_time([Row(result["row"], Spec(**result["spec"]), (result,), {}) for result in found])
+    rows = [Row(result["row"], Spec(**result["spec"]), (result,), {}) for result in found]
+    return _memory_and_time(rows, {"accuracy, %": lambda row: shown(row.accuracy, ".2f")})
 
 
-def _memory_and_time(rows: Iterable[Row]) -> str:
+def _memory_and_time(rows: Iterable[Row], before: Mapping[str, Callable[[Row], str]] | None = None) -> str:
+    """With columns of one's own ``before`` the others."""
+    own = before or {}
     lines = [
         (
             format_label(row.spec.format),
             label(row.spec),
             device,
+            *(make(row) for make in own.values()),
             shown(row.average(lambda result: 1e3 * result["timing"]["seconds_per_step"]), ",.0f"),
             shown(row.average(lambda result: result["timing"]["training_seconds"] / len(result["history"])), ",.1f"),
             shown(row.average(lambda result: result["timing"]["training_seconds"]), ",.0f"),
@@ -199,7 +201,7 @@ def _memory_and_time(rows: Iterable[Row]) -> str:
         for whole in rows
         for device, row in _by_device(whole)
     ]
-    headings = ("format", "method", "device", "step, ms", "epoch, s", "training, s", "memory, MiB")
+    headings = ("format", "method", "device", *own, "step, ms", "epoch, s", "training, s", "memory, MiB")
     return render([Grid("", headings, tuple(lines), labels=3)], "markdown")
 
 
