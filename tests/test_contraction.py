@@ -169,6 +169,18 @@ def test_the_batch_is_not_copied_where_another_order_will_do(equation, clones):
     assert all(numel < operands[0].numel() for numel in copied)
 
 
+@pytest.mark.parametrize("batch", [512, 4096])
+def test_a_result_lies_as_it_is_wanted_whatever_the_batch(batch):
+    """Plans are made for any batch, so none may count on a product for each of its entries."""
+    size = dict.fromkeys("ab", 32) | dict.fromkeys("ij", 64) | dict.fromkeys("qrst", 20) | {"B": batch}
+    terms = ["Bab", "aq", "br", "is", "jt", "qrst"]  # Tucker
+    operands = [torch.randn([size[c] for c in term], requires_grad=True) for term in terms]
+    with Operations() as operations:
+        y = contract(f"{','.join(terms)}->Bij", *operands).reshape(batch, -1)
+        y.backward(torch.ones_like(y))
+    assert max(numel for name, numel in operations.calls if "clone" in name or "copy" in name) < y.numel()
+
+
 @pytest.mark.parametrize(
     ("batch", "order"),
     [

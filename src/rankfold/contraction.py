@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from rankfold.compiled import constant
 from rankfold.contraction_order import BATCH, cheapest_steps, copy_cost, step_cost
-from rankfold.pairwise import Pairwise, pairwise
+from rankfold.pairwise import UNKNOWN, Pairwise, pairwise
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -150,7 +150,7 @@ def plan(equation: str, shapes: Shapes) -> Plan:
         return Plan((Step((0,), equation),), 0.0, math.prod(shapes[0]))
     size = dict(_letter_sizes(terms, shapes))
     found = cheapest_steps(terms, output, size)
-    unknown = size | dict.fromkeys(BATCH, -1)
+    unknown = {**size, BATCH: UNKNOWN}
     steps = tuple(Step(step.positions, step.equation, pairwise(step.equation, unknown)) for step in found)
     return Plan(steps, sum(step.cost for step in found), sum(step.entries for step in found))
 

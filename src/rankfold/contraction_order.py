@@ -15,7 +15,7 @@ from typing import NamedTuple
 import opt_einsum
 from opt_einsum.paths import linear_to_ssa
 
-from rankfold.pairwise import Groups
+from rankfold.pairwise import UNKNOWN, Groups
 
 # The letter of the batch, always the first index of an operand.
 BATCH = "B"
@@ -183,7 +183,7 @@ def _memory_and_cost(a: _Part, b: _Part, target: str, size: Mapping[str, int]) -
     cost = step_cost(a.letters, b.letters, target, size)
     if set(a.letters) & set(b.letters) <= set(target):  # a product of entries
         return target, cost
-    groups = Groups.of(a.letters, b.letters, target, size)
+    groups = Groups.of(a.letters, b.letters, target, {**size, BATCH: UNKNOWN})  # as steps are made, for any batch
     if groups.repeated:  # its gradient is formed for each of its times, and these are summed
         cost += cost_of(0.0, _entries(groups.together + "".join(getattr(groups, groups.repeated)), size))
     for part, runs in ((a, groups.first), (b, groups.second)):

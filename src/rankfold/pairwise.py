@@ -13,6 +13,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+# The size of a letter that is not known before.
+UNKNOWN = -1
 # With fewer rows or columns a matrix product is too small to start one for every value of an index.
 _LEAST_SIDE = 8
 
@@ -95,7 +97,7 @@ class Pairwise(NamedTuple):
 def pairwise(equation: str, size: Mapping[str, int]) -> Pairwise | None:
     """How to contract two operands by an equation ``ab,bc->ac``; ``None`` if it is more than a product.
 
-    ``size`` of a letter is −1 where it is not known before: at most one letter may have it.
+    ``size`` of a letter is ``UNKNOWN`` where it is not known before: at most one letter may have it.
 
     >>> step = pairwise("abc,cd->dab", {"a": 2, "b": 3, "c": 4, "d": 5})
     >>> step.of(torch.ones(2, 3, 4), torch.ones(4, 5)).shape
@@ -167,7 +169,7 @@ def _repeating(between: str, around: str, target: str, size: Mapping[str, int]) 
     With a product for each of their values the result need not be copied. It is not worth it if one is tiny.
     """
     ahead, _, behind = target.partition(between) if between else ("", "", "")
-    if not ahead or not behind or ahead + behind != around or _entries(ahead, size) < 0:
+    if not ahead or not behind or ahead + behind != around or _entries(ahead, size) == UNKNOWN:
         return ""
     return ahead if min(_entries(side, size) for side in (between, behind)) >= _LEAST_SIDE else ""
 
@@ -198,4 +200,4 @@ def _spread(term: str, target: str, size: Mapping[str, int]) -> Arranged:
 
 
 def _entries(letters: str, size: Mapping[str, int]) -> int:
-    return -1 if any(size[c] < 0 for c in letters) else math.prod(size[c] for c in letters)
+    return UNKNOWN if any(size[c] == UNKNOWN for c in letters) else math.prod(size[c] for c in letters)
