@@ -31,7 +31,7 @@ def updated_by_kernel(
     log_stds = [log_std for posterior in posteriors for log_std in arrays_in(posterior.log_std)]
     if len(posteriors) < len(pairs) or not isinstance(prior, LogUniform | HalfCauchy):
         return False
-    if not slices.usable(means, log_stds):
+    if not slices.usable(means, log_stds) or not all(v.dtype == torch.float32 and v.is_contiguous() for v in variances):
         return False
     squared_eta = prior.squared_eta if isinstance(prior, HalfCauchy) else None
     groups = _groups(tuple(format for _, format in pairs))

@@ -135,6 +135,34 @@ def test_variances_of_several_tensors_together(device: str, prior: ShrinkagePrio
         assert tensor.num_updates == 1
 
 
+@pytest.mark.parametrize("prior", [rf.LogUniform(), rf.HalfCauchy()], ids=str)
+@pytest.mark.parametrize("scale", [1e-4, 1e-8])
+def test_a_whole_step_leaves_nothing_of_a_much_larger_variance(
+    device: str, prior: ShrinkagePrior, scale: float
+) -> None:
+    for tensor in tensors(device, prior):
+        with torch.no_grad():
+            for n, (mean, log_std) in enumerate(zip(tensor.factors.mean, tensor.factors.log_std, strict=True)):
+                mean.mul_(scale)
+                log_std.fill_(float(torch.log(torch.tensor(scale))) + n)
+        best = tensor.prior.best_variance(tensor.second_moments(), tensor.count)
+        tensor.variance.fill_(1.0)
+        update_variances([tensor], 1.0)
+        torch.testing.assert_close(tensor.variance, best, rtol=1e-5, atol=0.0)
+
+
+def test_weak_variances_are_in_float32_whatever_the_default_dtype(device: str) -> None:
+    means, log_stds, _ = arrays(device)
+    variances = [0.0123] * len(means)
+    default = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.bfloat16)
+        found = slices.kl(means, log_stds, variances)[0]
+    finally:
+        torch.set_default_dtype(default)
+    torch.testing.assert_close(found, gaussian.kl_divergence([m.detach() for m in means], log_stds, variances))
+
+
 def test_the_kernel_runs_on_a_model_before_and_after_pruning(device: str) -> None:
     layers = rf.Linear(12, 8, config=rf.TTM(4, order=2)), rf.Linear(8, 6, config=rf.Tucker(2, order=2))
     model = torch.nn.Sequential(*layers).to(device)

@@ -1,4 +1,4 @@
-"""Rows of embedding tables that exist only as factors, and KL and second moments, by Triton kernels or plain torch.
+"""Rows of embedding tables that exist only as factors; samples, KL and half step 2; by Triton kernels or plain torch.
 
 The factors of a table are contracted into a few small tables (:mod:`~rankfold.kernels.layouts`), of which a row
 takes one entry each. Two families of kernels turn these entries into rows, or bags of rows, and rows' gradients
@@ -13,8 +13,8 @@ backward, and adds as many to gradients, 50 MB each time. The middle table, 1,02
 all rows of a tile that share it: rows are sorted by it first. Up to a few thousand rows sorting takes longer than it
 saves, and a tile has one row.
 
-:mod:`~rankfold.kernels.slices` is apart from this: the KL of all factors of a model, or their second moments, in one
-kernel.
+:mod:`~rankfold.kernels.slices` is apart from this: the samples of a layer, the KL of all factors of a model, or its
+half step 2, in one kernel.
 """
 
 from rankfold.kernels.dispatch import can_pool, pooled_rows, rows, rows_before_weight

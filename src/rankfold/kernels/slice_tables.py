@@ -124,8 +124,8 @@ def addresses_of(addresses: tuple[int, ...], device: torch.device) -> Tensor:
 
 @cache
 def number_on(device: torch.device, number: float) -> Tensor:
-    """A number as a vector of one entry."""
-    return torch.full((1,), number, device=device)
+    """A number as a vector of one entry, in float32."""
+    return torch.full((1,), number, dtype=torch.float32, device=device)
 
 
 def slices(shapes: Sequence[Shape], array: int, axis: int | None, variance: int) -> list[Slice]:

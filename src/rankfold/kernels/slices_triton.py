@@ -132,5 +132,5 @@ def slice_variances(
     best = _best_variance(tl.sum(sums), count, squared_eta, HALF_CAUCHY)
     vector = tl.load(addresses + 2 * arrays + tl.load(rank + 2)).to(tl.pointer_type(tl.float32))
     at = vector + tl.load(rank + 3)
-    old = tl.load(at)
-    tl.store(at, old + step_size * (best - old))
+    # in this form exactly λ* for γ = 1, however much larger λ was
+    tl.store(at, best + (1.0 - step_size) * (tl.load(at) - best))
