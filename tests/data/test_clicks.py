@@ -57,4 +57,27 @@ def test_malformed_lines_are_left_out_and_named(labelled, tmp_path):
     assert np.array_equal(found.numbers, whole.numbers)
     assert found.lines.tolist() == [n for n in range(1, 64) if n not in (8, 21, 22)]
     assert found.left_out.startswith("left out, as they are malformed: 3 lines, 8, 21, 22 (line 8: it has")
-    assert found.left_out.count("expected 40") == 2  # two kinds
+    assert found.left_out.count("expected 40" if labelled else "expected 39") == 2  # two kinds
+    assert "it has 1 field," in found.left_out
+    assert ("a label" in found.left_out) == labelled
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+@pytest.mark.parametrize("fault", [lambda line: line.rpartition(b"\t")[0], lambda line: line + b"\t", lambda line: b""])
+def test_a_malformed_first_line_says_nothing_about_the_others(labelled, fault, tmp_path):
+    file = clicks(tmp_path / "a.txt", 60, labelled=labelled)
+    whole, (first, *others) = read_clicks(file), file.read_bytes().splitlines()
+    file.write_bytes(b"\n".join([fault(first), *others]))
+    found = read_clicks(file)
+    assert found.lines.tolist() == list(range(2, 61))
+    assert np.array_equal(found.tokens, whole.tokens[1:])
+    assert (found.labels is not None) == labelled
+
+
+def test_the_remedy_is_one_that_can_be_had(tmp_path):
+    file = clicks(tmp_path / "a.txt", 60)
+    file.write_bytes(file.read_bytes() + b"1\t2\n" * 101)
+    with pytest.raises(DamagedData, match=r"Mend the file$"):
+        read_clicks(file)
+    with pytest.raises(DamagedData, match=r"prepare\(..., max_malformed=...\) allows more"):
+        prepare([file], tmp_path)

@@ -58,8 +58,8 @@ def read_clicks(path: Path) -> Clicks:
     parts, lines, malformed, labelled, tally = [], [], [], None, Tally(MOST_MALFORMED)
     for block in blocks(path):
         if labelled is None:
-            labelled = block.text.partition(b"\n")[0].count(b"\t") != UNLABELLED
-        rows, found = read_block(block.text if labelled else _with_labels(block))
+            labelled = _has_labels(block)
+        rows, found = read_block(block.text, labelled=labelled)
         for line, why in found:
             tally.note(path, block.first_line + line, why)
         malformed += [block.first_line + line for line, _ in found]
@@ -95,6 +95,7 @@ def _left_out(lines: Sequence[int], examples: Sequence[str]) -> str | None:
     return f"left out, as they are malformed: {len(lines)} lines, {numbers} ({faults})"
 
 
-def _with_labels(block: Block) -> bytes:
-    """The same lines with a label of 0 in front."""
-    return b"0\t" + block.text[:-1].replace(b"\n", b"\n0\t") + b"\n"
+def _has_labels(block: Block) -> bool:
+    """By the fields that most lines have, as any of them may be malformed."""
+    tabs = [line.count(b"\t") for line in block.text.splitlines()]
+    return tabs.count(UNLABELLED) <= tabs.count(LABELLED)

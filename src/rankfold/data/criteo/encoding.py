@@ -55,6 +55,9 @@ class Tables:
             raise ValueError(f"sizes must be {NUM_CATEGORIES} positive integers, got {self.sizes!r}")
         if not is_positive_integer(self.min_count):
             raise ValueError(f"min_count must be a positive integer, got {self.min_count!r}")
+        object.__setattr__(self, "min_count", int(self.min_count))
+        if self.sizes is not None:
+            object.__setattr__(self, "sizes", tuple(map(int, self.sizes)))
 
     def encoder(self, column: int, counts: TokenCounts) -> Lookup | Hash:
         """What turns the tokens of a category, the number of its ``column`` counted from 0, into rows."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 NUM_NUMBERS, NUM_CATEGORIES = 13, 26
 _NUM_FIELDS = 1 + NUM_NUMBERS + NUM_CATEGORIES
-_FIELDS = f"a label, {NUM_NUMBERS} integers and {NUM_CATEGORIES} categories"
+_FIELDS = f"{NUM_NUMBERS} integers and {NUM_CATEGORIES} categories"
 MISSING = 0  # the token of a missing category; DLRM reads an empty field as 0, too
 _INTEGER = re.compile(rb"-?[0-9]{1,10}")
 _CATEGORY = re.compile(rb"[0-9a-fA-F]{8}")
@@ -49,16 +49,18 @@ class MalformedLine(ValueError):
     """A line that is not of the format, and why."""
 
 
-def read_line(line: bytes) -> tuple[int, list[int], list[int]]:
-    """Label, integers and tokens of one line without its end.
+def read_line(line: bytes, *, labelled: bool = True) -> tuple[int, list[int], list[int]]:
+    """Label, integers and tokens of one line without its end. A label that was put in front of it is not counted.
 
     >>> read_line(b"1\\t5\\t" + b"\\t" * 12 + b"0000000f" + b"\\t" * 25)[1][:2]
     [5, 0]
     """
     fields = line.split(b"\t")
     if len(fields) != _NUM_FIELDS:
-        found = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
-        raise MalformedLine(f"it has {found}, expected {_NUM_FIELDS} with tabs between them: {_FIELDS}")
+        count, expected = len(fields) - (not labelled), _NUM_FIELDS - (not labelled)
+        found = "1 field" if count == 1 else f"{count} fields"
+        label = "a label, " if labelled else ""
+        raise MalformedLine(f"it has {found}, expected {expected} with tabs between them: {label}{_FIELDS}")
     if fields[0] not in (b"0", b"1"):
         raise MalformedLine(f"its label is {_shown(fields[0])}, expected 0 or 1")
     integers, categories = fields[1 : 1 + NUM_NUMBERS], fields[1 + NUM_NUMBERS :]
@@ -71,8 +73,13 @@ def read_line(line: bytes) -> tuple[int, list[int], list[int]]:
     return int(fields[0]), [int(f or b"0") for f in integers], [int(f, 16) if f else MISSING for f in categories]
 
 
-def read_block(block: bytes) -> tuple[Rows, list[tuple[int, str]]]:
-    """The rows of a block of whole lines, and of every malformed line its number in the block, from 0, and why."""
+def read_block(block: bytes, *, labelled: bool = True) -> tuple[Rows, list[tuple[int, str]]]:
+    """The rows of a block of whole lines, and of every malformed line its number in the block, from 0, and why.
+
+    Lines without labels have one of 0.
+    """
+    if not labelled:
+        block = b"0\t" + block[:-1].replace(b"\n", b"\n0\t") + b"\n"
     text = np.frombuffer(block, np.uint8)
     line_starts, line_ends = _lines(text)
     starts, ends, complete = _fields(text, line_starts, line_ends)
@@ -81,7 +88,8 @@ def read_block(block: bytes) -> tuple[Rows, list[tuple[int, str]]]:
     order, exact, malformed = [np.flatnonzero(complete)], [rows if plain.all() else _select(rows, plain)], []
     for number in np.flatnonzero(~complete):
         try:
-            exact.append(_single(*read_line(block[line_starts[number] : line_ends[number]])))
+            line = block[line_starts[number] : line_ends[number]]
+            exact.append(_single(*read_line(line, labelled=labelled)))
             order.append(np.array([number]))
         except MalformedLine as error:
             malformed.append((int(number), str(error)))

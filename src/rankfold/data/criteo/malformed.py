@@ -15,9 +15,10 @@ _MOST_EXAMPLES = 20
 @final
 @dataclass
 class Tally:
-    """Malformed lines so far, of which ``limit`` may be left out."""
+    """Malformed lines so far, of which ``limit`` may be left out; ``remedy`` says what to do if there are more."""
 
     limit: int
+    remedy: str = "Mend the file"
     count: int = 0
     _alike: dict[str, tuple[str, int]] = field(default_factory=dict)  # by fault: the first line, and how many
 
@@ -29,7 +30,7 @@ class Tally:
             shown = "\n  ".join(self.examples)
             raise DamagedData(
                 f"more than {self.limit} malformed lines, so this may not be a file in the Criteo format; the first "
-                f"are\n  {shown}\nMend the file; in Python, prepare(..., max_malformed=...) allows more"
+                f"are\n  {shown}\n{self.remedy}"
             )
 
     @property

@@ -34,6 +34,7 @@ from rankfold.wrapping import warn
 _VERSION = 1
 _SOURCE = "https://www.kaggle.com/c/criteo-display-ad-challenge"
 _ENDINGS = ("", ".gz", ".xz")
+_REMEDY = "Mend the file; in Python, prepare(..., max_malformed=...) allows more"
 
 
 @final
@@ -77,7 +78,7 @@ def prepare(
     place = _cache_folder(beside) if cache is None else Path(cache)
     folder = place / f"criteo-{_fingerprint(paths, tables)}"
     if not folder.is_dir():
-        _prepare(paths, folder, tables, Tally(max_malformed), progress)
+        _prepare(paths, folder, tables, Tally(max_malformed, _REMEDY), progress)
         if cache is None and place != beside:
             warn(f"{beside} cannot be written to, so the arrays are in {folder}; another folder is named by cache=")
     data = Criteo.open(folder)
@@ -121,7 +122,7 @@ def _prepare(paths: Sequence[Path], folder: Path, tables: Tables, tally: Tally, 
     partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
     partial.mkdir(parents=True)
     try:
-        encoders = _encoders(paths, tables, Tally(tally.limit), report)
+        encoders = _encoders(paths, tables, Tally(tally.limit, _REMEDY), report)
         file_rows = _write_arrays(paths, partial, encoders, tally, report)
         _check_not_empty(sum(file_rows), paths)
         about = {
