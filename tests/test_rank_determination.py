@@ -744,6 +744,24 @@ def test_models_that_share_an_optimizer_are_restored_one_by_one() -> None:
     assert all(torch.isfinite(p).all() for model in models for p in model.parameters())
 
 
+def test_a_model_that_was_cut_is_left_alone_as_a_whole_when_another_is_restored() -> None:
+    cut, other = rf.Linear(27, 8, config=rf.TTM(3, order=3)), rf.Linear(8, 6, config=rf.CP(2))
+    optimizer = torch.optim.Adam(rf.param_groups(nn.ModuleList([cut, other]), lr=1e-2))
+    both = [rf.RankDetermination(model, optimizer, num_data=1000, total_steps=20) for model in (cut, other)]
+    (other(cut(torch.randn(64, 27))).square().mean() + sum(ranks.kl() for ranks in both)).backward()
+    optimizer.step()
+    for ranks in both:
+        ranks.step()
+    with torch.no_grad():
+        cut.tensor.factors.mean[0][..., 0] = 0.0
+        cut.tensor.factors.log_std[0][..., 0] = -12.0
+        cut.tensor.variance[0] = 1e-12
+    assert both[0].prune(rf.VarianceRule(1e-9)) is not None  # of three cores the last keeps its shape
+    kept = [parameter.detach().clone() for parameter in cut.parameters()]
+    assert both[1].restore() == 0
+    assert all(torch.equal(parameter, value) for parameter, value in zip(cut.parameters(), kept, strict=True))
+
+
 def test_a_parameter_of_the_user_called_log_std_is_the_user_s() -> None:
     class Policy(nn.Module):
         def __init__(self) -> None:

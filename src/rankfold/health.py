@@ -93,13 +93,15 @@ class Health:
             raise RuntimeError("there is no snapshot to return to; RankDetermination(snapshots=True) keeps them")
         for model, state in zip(self.models, self._model_states, strict=True):
             model.load_state_dict(state)
-        # ranks of another model may have been cut since: that is for its own restore()
-        cut = {id(parameter) for parameter, value in self._others if parameter.shape != value.shape}
+        # ranks of another model may have been cut since: then all of it is left to its own restore()
+        left_alone = set()
+        if any(parameter.shape != value.shape for parameter, value in self._others):
+            left_alone = {id(parameter) for parameter, _ in self._others}
         for parameter, value in self._others:
-            if id(parameter) not in cut:
+            if id(parameter) not in left_alone:
                 parameter.data.copy_(value)
         for optimizer, state in zip(self.optimizers, self._optimizer_states, strict=True):
-            optimizer.load_state_dict(_except(cut, _unhalved(state), optimizer))
+            optimizer.load_state_dict(_except(left_alone, _unhalved(state), optimizer))
         self.fault.zero_()
         return self.last_good_step
 
