@@ -50,6 +50,14 @@ def test_it_is_the_einsum_of_the_equation_and_so_are_its_gradients(
     torch.testing.assert_close(gradients, torch.autograd.grad(truth, (first, second), upstream))
 
 
+def test_batches_of_two_letters_and_one_column() -> None:
+    sizes = {"a": 2, "c": 3, "d": 4, "g": 5}
+    first, second = torch.randn(2, 3, 4, 5), torch.randn(5, 2, 4)
+    found = pairwise("acdg,gad->cga", sizes)
+    assert found is not None
+    torch.testing.assert_close(found.of(first, second), torch.einsum("acdg,gad->cga", first, second))
+
+
 def test_a_letter_twice_in_an_operand_is_left_to_einsum() -> None:
     assert pairwise("aab,bd->d", SIZES) is None
 

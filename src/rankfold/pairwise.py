@@ -36,9 +36,12 @@ class Arranged(NamedTuple):
 
     def of(self, x: Tensor) -> Tensor:
         if self.permutation is not None:
-            x = (x if x.dim() == len(self.before) else x.reshape(self.before)).permute(self.permutation)
+            x = (x if self._fits(x) else x.reshape(self.before)).permute(self.permutation)
         x = x if x.shape == self.shape else x.reshape(self.shape)
         return x.expand(self.times, -1, -1) if self.times else x
+
+    def _fits(self, x: Tensor) -> bool:
+        return x.dim() == len(self.before) and all(n in (m, UNKNOWN) for m, n in zip(x.shape, self.before, strict=True))
 
 
 def arranged(term: str, order: str, size: Mapping[str, int], shape: tuple[int, ...]) -> Arranged:
