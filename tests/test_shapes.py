@@ -1,5 +1,6 @@
 """Folding against brute force and NumPy's own index arithmetic."""
 
+import json
 import math
 from itertools import combinations_with_replacement
 
@@ -9,8 +10,12 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from rankfold import Conv1d, Embedding, Pruning, predict
 from rankfold.config import CP
+from rankfold.data.criteo import Tables
+from rankfold.schedule import Schedule
 from rankfold.shapes import Folding, fold, is_positive_integer
+from rankfold.uncertainty import predictive_statistics
 
 HARD_SIZES = [10_131_227, 8_351_593, 30_522, 50_257, 99_999_989, 65_537, 97, 13, 7, 2, 1]
 
@@ -162,6 +167,25 @@ def test_wrong_arguments_are_named(arguments, message):
 @pytest.mark.parametrize(("value", "expected"), [(1, True), (10**9, True), (0, False), (True, False), (2.0, False)])
 def test_positive_integers(value, expected):
     assert is_positive_integer(value) is expected
+
+
+def test_integers_of_numpy_are_kept_as_pythons():
+    schedule = Schedule(np.uint16(200), np.uint16(60), Pruning(checks=np.uint8(20), patience=np.int8(2)))
+    kept = [schedule.total_steps, schedule.warmup_steps, schedule.pruning.checks, schedule.pruning.patience]
+    assert {type(n) for n in kept} == {int}
+    assert [step for step in range(75) if schedule.checks_at(step)] == [60, 67, 74]
+    tables = Tables(sizes=tuple(np.full(26, 5)), min_count=np.int64(2))
+    assert json.loads(json.dumps(tables.as_dict()))["min_count"] == 2
+
+
+def test_integers_of_numpy_are_taken_by_layers_and_predictions():
+    table = Embedding(10, 8, padding_idx=np.int64(-1), config=CP(2))
+    assert table.padding_idx == 9
+    assert Conv1d(3, 4, kernel_size=np.int64(3), config=CP(2))(torch.randn(2, 3, 5)).shape == (2, 4, 3)
+    mean, _ = predict(table, torch.arange(4), samples=np.int64(3), seed=np.int64(0))
+    assert torch.equal(mean, predict(table, torch.arange(4), samples=3, seed=0)[0])
+    predicted = predictive_statistics(table, torch.arange(4), samples=np.int64(2), batch_size=np.int64(3))
+    assert predicted.probabilities.shape == (4, 8)
 
 
 def test_integers_of_numpy_are_integers():

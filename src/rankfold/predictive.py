@@ -18,6 +18,7 @@ from rankfold.batch_norm import Batch, called_with, checked, collecting, norms_o
 from rankfold.gaussian import at_least_float32
 from rankfold.layers.base import posterior_mean
 from rankfold.posterior import FactorPosterior, GaussianPosterior
+from rankfold.shapes import is_integer
 from rankfold.wrapping import warn
 
 
@@ -57,13 +58,14 @@ def predict(
     >>> mean.shape, bool((std > 0).all())
     (torch.Size([3, 6]), True)
     """
-    if not isinstance(samples, int) or samples < 0 or samples == 1:
+    if not is_integer(samples) or samples < 0 or samples == 1:
         raise ValueError(
             f"samples must be 0 (the posterior mean, no spread) or at least 2, got {samples!r}; "
             f"for a single draw call the model under rankfold.sampled(model)"
         )
-    if not isinstance(seed, int | None) or isinstance(seed, bool):
+    if not (seed is None or is_integer(seed)):
         raise TypeError(f"seed must be an integer or None, got {seed!r}")
+    samples, seed = int(samples), None if seed is None else int(seed)
     if transform is not None and not callable(transform):
         raise TypeError(f"transform must be a function of the model's output, got {transform!r}")
     if not (kwargs is None or isinstance(kwargs, Mapping)):
@@ -107,9 +109,9 @@ def draws(
     Use each before asking for the next. The model's own statistics are back when all are done.
     """
     norms, batches = norms_of(model), checked(bn_batches)
-    generator = None if seed is None else torch.Generator().manual_seed(seed)
+    generator = None if seed is None else torch.Generator("cpu").manual_seed(seed)
     with sampled(model), restoring(norms):
-        for number in torch.randint(2**62, (samples,), generator=generator).tolist():
+        for number in torch.randint(2**62, (samples,), generator=generator, device="cpu").tolist():
             draw = partial(_one_draw, model, number)
             with collecting(norms):
                 for batch in batches:

@@ -95,7 +95,7 @@ class RankDetermination:
             raise ValueError("the model has no tensorized layer; call rankfold.tensorize_(model, config) first")
         check_numbers(num_data, step_size, check_every)
         check_optimizers(model, self.optimizers)
-        self.num_data = num_data
+        self.num_data = int(num_data)
         self.step_size = step_size
         self.schedule = Schedule(total_steps, warmup_steps, pruning, kl_weight)
         if pruning.at:
@@ -104,7 +104,7 @@ class RankDetermination:
         self.rule = pruning.rule
         self.copies = copies_of(model, copies)
         self._followers = followers_of(self.tensors, self.copies)
-        self.check_every = check_every
+        self.check_every = int(check_every)
         self.process_group = process_group
         self.num_steps = 0
         self._begun = False

@@ -55,6 +55,8 @@ class Pruning:
                 raise ValueError(f"{name} must hold fractions of total_steps in (0, 1], got {moments}")
         check_rule(self.rule)
         check_positive(checks=self.checks, patience=self.patience)
+        for name in ("checks", "patience"):
+            object.__setattr__(self, name, int(getattr(self, name)))
         if self.patience > self.checks:
             raise ValueError(f"patience ({self.patience}) cannot exceed the number of checks ({self.checks})")
 
@@ -76,7 +78,10 @@ class Schedule:
 
     def __post_init__(self) -> None:
         steps = {"total_steps": self.total_steps, "warmup_steps": self.warmup_steps}
-        check_positive(**{name: count for name, count in steps.items() if count is not None})
+        known = {name: count for name, count in steps.items() if count is not None}
+        check_positive(**known)
+        for name, count in known.items():
+            object.__setattr__(self, name, int(count))
         if self.warmup_steps is None and self.total_steps is None:
             raise ValueError("give total_steps (the warm-up is 0.3 of it), or warmup_steps")
         if not isinstance(self.pruning, Pruning):

@@ -86,9 +86,17 @@ class Folding:
         return [index, *reversed(parts)]
 
 
+def is_integer(value: object) -> TypeGuard[int]:
+    """Whether ``value`` is an integer, NumPy's included; ``True`` is not."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def is_positive_integer(value: object) -> TypeGuard[int]:
-    """Whether ``value`` is an integer of at least 1, NumPy's included; ``True`` is not."""
-    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) > 0
+    """Whether ``value`` is an integer of at least 1, NumPy's included; ``True`` is not.
+
+    Where it is kept, take ``int(value)``: NumPy's have few digits and do not turn into JSON.
+    """
+    return is_integer(value) and int(value) > 0
 
 
 def check_positive(**numbers: object) -> None:

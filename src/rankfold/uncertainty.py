@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from rankfold.batch_norm import Batch
 from rankfold.layers.base import posterior_mean
 from rankfold.predictive import draws, sampled, warn_of_batch_norm
-from rankfold.shapes import is_positive_integer
+from rankfold.shapes import is_integer, is_positive_integer
 
 NUM_BINS = 15
 _BELOW_ONE = 1.0 - 2.0**-24  # the largest float32 below 1
@@ -213,10 +213,11 @@ def predictive_statistics(
     >>> predicted.probabilities.shape, bool((predicted.mutual_information <= predicted.entropy).all())
     (torch.Size([3, 6]), True)
     """
-    if not isinstance(samples, int) or samples < 0:
+    if not is_integer(samples) or samples < 0:
         raise ValueError(f"samples must be a positive integer, or 0 for the posterior mean, got {samples!r}")
     if not is_positive_integer(batch_size):
         raise ValueError(f"batch_size must be a positive integer, got {batch_size!r}")
+    samples, batch_size = int(samples), int(batch_size)
     if not inputs or not all(isinstance(x, Tensor) and x.dim() and len(x) == len(inputs[0]) for x in inputs):
         given = [tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__ for x in inputs]
         raise ValueError(f"inputs must be tensors (N, *) with one N, got {given}")

@@ -23,7 +23,7 @@ from rankfold.layers.base import (
     uniform_std,
     wrong_layer,
 )
-from rankfold.shapes import check_positive
+from rankfold.shapes import check_positive, is_integer
 
 Size = int | tuple[int, ...]
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
@@ -93,7 +93,7 @@ class _Convolution(TensorizedLayer):
         """Refuse what is neither one integer nor one for every spatial dimension."""
         for name, size in sizes.items():
             entries = tuple(size) if isinstance(size, tuple | list) else (size,) * self.dimensions
-            if len(entries) != self.dimensions or not all(isinstance(n, int) and n >= smallest for n in entries):
+            if len(entries) != self.dimensions or not all(is_integer(n) and n >= smallest for n in entries):
                 raise ValueError(
                     f"{name} must be an integer of at least {smallest}, or {self.dimensions} of them, got {size!r}"
                 )

@@ -8,17 +8,19 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rankfold.shapes import is_integer
+
 
 def positive_row(padding_idx: int | None, num_embeddings: int) -> int | None:
     """A padding index as torch.nn reads it: negative ones count from the end."""
     if padding_idx is None:
         return None
-    if not isinstance(padding_idx, int) or not -num_embeddings <= padding_idx < num_embeddings:
+    if not is_integer(padding_idx) or not -num_embeddings <= padding_idx < num_embeddings:
         raise ValueError(
             f"padding_idx must lie between {-num_embeddings} and {num_embeddings - 1} "
             f"for {num_embeddings} embeddings, got {padding_idx!r}"
         )
-    return padding_idx % num_embeddings
+    return int(padding_idx) % num_embeddings
 
 
 def refuse_row_options(max_norm: float | None, scale_grad_by_freq: bool, sparse: bool) -> None:

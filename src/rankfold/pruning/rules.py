@@ -141,12 +141,13 @@ class RelativeNormRule(PruningRule):
     def weight_of(self, tensor: BayesianTensor) -> list[Tensor]:
         format, means = tensor.format, list(tensor.factors.mean)
         whole = format.norm(means).clamp(min=1e-300)
-        everything = [torch.arange(group.size) for group in format.rank_groups]
+        device = means[0].device
+        everything = [torch.arange(group.size, device=device) for group in format.rank_groups]
         shares = []
         for n, group in enumerate(format.rank_groups):
             parts = []
             for k in range(group.size):
-                only = [*everything[:n], torch.tensor([k]), *everything[n + 1 :]]
+                only = [*everything[:n], torch.tensor([k], device=device), *everything[n + 1 :]]
                 parts.append(format.with_ranks([len(i) for i in only]).norm(format.restrict(means, only)))
             shares.append(torch.stack(parts) / whole)
         return shares
