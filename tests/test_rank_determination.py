@@ -774,3 +774,30 @@ def test_a_parameter_of_the_user_called_log_std_is_the_user_s() -> None:
     assert any(p is model.log_std for p in groups["dense"]["params"])
     assert not any(p is model.log_std for p in groups["log_std"]["params"])
     rf.RankDetermination(model, torch.optim.AdamW(groups.values()), num_data=10, total_steps=10)
+
+
+def test_a_broken_likelihood_is_restored_though_another_model_was_cut() -> None:
+    one, cut, likelihood = rf.Linear(8, 6, config=rf.CP(3)), rf.Linear(8, 6, config=rf.CP(3)), rf.GaussianLikelihood()
+    optimizer = torch.optim.Adam(rf.param_groups(nn.ModuleList([one, cut, likelihood])))
+    ranks, others = (rf.RankDetermination(m, optimizer, num_data=10, warmup_steps=100) for m in (one, cut))
+    cut.tensor.variance[0] = 1e-12
+    assert others.prune(rf.VarianceRule(1e-9)) is not None
+    kept = [parameter.detach().clone() for parameter in cut.parameters()]
+    with torch.no_grad():
+        for parameter in (*one.parameters(), *likelihood.parameters()):
+            parameter.fill_(torch.nan)
+    assert ranks.restore() == 0
+    assert all(torch.isfinite(p).all() for p in (*one.parameters(), *likelihood.parameters()))
+    assert all(torch.equal(p, value) for p, value in zip(cut.parameters(), kept, strict=True))
+
+
+def test_a_factor_of_two_tensors_gets_both_gradients_of_kl_backward() -> None:
+    model = nn.Sequential(*[rf.Linear(12, 12, config=rf.CP(3)) for _ in range(2)])
+    model[1].tensor.factors.mean[0] = model[0].tensor.factors.mean[0]
+    ranks = rf.RankDetermination(model, torch.optim.SGD(model.parameters(), lr=0.1), num_data=10, warmup_steps=10)
+    ranks.beta.fill_(1.0)
+    ranks.kl().backward()
+    expected = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    ranks.kl_backward()
+    torch.testing.assert_close([parameter.grad for parameter in model.parameters()], expected)

@@ -93,10 +93,7 @@ class Health:
             raise RuntimeError("there is no snapshot to return to; RankDetermination(snapshots=True) keeps them")
         for model, state in zip(self.models, self._model_states, strict=True):
             model.load_state_dict(state)
-        # ranks of another model may have been cut since: then all of it is left to its own restore()
-        left_alone = set()
-        if any(parameter.shape != value.shape for parameter, value in self._others):
-            left_alone = {id(parameter) for parameter, _ in self._others}
+        left_alone = self._left_alone()
         for parameter, value in self._others:
             if id(parameter) not in left_alone:
                 parameter.data.copy_(value)
@@ -104,6 +101,16 @@ class Health:
             optimizer.load_state_dict(_except(left_alone, _unhalved(state), optimizer))
         self.fault.zero_()
         return self.last_good_step
+
+    def _left_alone(self) -> set[int]:
+        """Ids of parameters of other models, where ranks were cut since: those are for their own restore().
+
+        What is broken and was not cut comes back all the same: it may be a likelihood's, which has none of its own.
+        """
+        cut = {id(parameter) for parameter, value in self._others if parameter.shape != value.shape}
+        if not cut:
+            return cut
+        return {id(p) for p, _ in self._others if id(p) in cut or not not_finite([("", p)])}
 
     def _outside(self) -> Iterator[tuple[str, Tensor]]:
         """Parameters of the optimizers that are not the model's, such as those of a likelihood, each with a name."""

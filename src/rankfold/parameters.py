@@ -77,12 +77,15 @@ def check_scaler(scaler: object) -> None:
 
 def add_gradients(parameters: Sequence[Tensor], gradients: Iterable[Tensor]) -> bool:
     """Add to the gradients of parameters that are trained, in one operation where there are some; if any is trained."""
-    trained = [(p, gradient) for p, gradient in zip(parameters, gradients, strict=True) if p.requires_grad]
-    started = [(p.grad, gradient) for p, gradient in trained if p.grad is not None]
+    trained: dict[Tensor, Tensor] = {}
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if parameter.requires_grad:  # one of several tensors gets the sum: nothing is added to it twice at once
+            trained[parameter] = trained[parameter] + gradient if parameter in trained else gradient
+    started = [(p.grad, gradient) for p, gradient in trained.items() if p.grad is not None]
     if started:
         torch._foreach_add_([old for old, _ in started], [new for _, new in started])
     if len(started) < len(trained):
-        for parameter, gradient in trained:
+        for parameter, gradient in trained.items():
             parameter.grad = gradient if parameter.grad is None else parameter.grad
     return bool(trained)
 

@@ -91,7 +91,7 @@ class HalfCauchy(ShrinkagePrior):
         """η², once it is known."""
         if self.eta is None:
             raise ValueError("this HalfCauchy has no eta yet; give one, or use at_scale(factor_std)")
-        return self.eta**2
+        return float(self.eta) ** 2  # a kernel takes an integer for a constant, and knows no number of NumPy's
 
     def best_variance(self, second_moment: Tensor, count: Tensor) -> Tensor:
         # (D+2) λ² + (D η² − M) λ − M η² = 0, so with b = D η² − M

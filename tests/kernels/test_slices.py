@@ -3,6 +3,7 @@
 import contextlib
 from dataclasses import replace
 
+import numpy
 import pytest
 import torch
 from torch import Tensor, nn
@@ -267,3 +268,36 @@ def test_without_a_compiler_plain_torch_takes_over(device: str, monkeypatch: pyt
         nats = gaussian.kl_divergence(means, log_stds, variances)
     monkeypatch.setattr(launch, "DEVICES", ())
     torch.testing.assert_close(nats, gaussian.kl_divergence(means, log_stds, variances))
+
+
+@pytest.mark.parametrize("eta", [1, 2, numpy.float32(0.1), numpy.int64(3)], ids=repr)
+def test_numbers_that_kernels_are_given_are_python_s_floats(device: str, eta: float, monkeypatch) -> None:
+    """An integer 1 is a constant to Triton, in the compiled form that other priors of the same shapes share."""
+    given = []
+    monkeypatch.setattr(launch, "start", lambda *args: given.append(args[4]))
+    tensors(device, rf.HalfCauchy(eta))
+    assert given
+    assert all(type(number) is float for numbers in given for number in numbers)
+
+
+@pytest.mark.parametrize("prior", [rf.LogUniform(), rf.HalfCauchy()], ids=str)
+def test_a_rank_that_holds_nan_has_no_variance(device: str, prior: ShrinkagePrior) -> None:
+    for tensor in tensors(device, prior):
+        with torch.no_grad():
+            tensor.factors.mean[0].view(-1)[0] = torch.nan
+        plain = torch.lerp(tensor.variance, tensor.prior.best_variance(tensor.second_moments(), tensor.count), 0.7)
+        update_variances([tensor], 0.7)
+        torch.testing.assert_close(tensor.variance, plain, rtol=1e-5, atol=1e-9, equal_nan=True)
+        assert tensor.variance.isnan().any()
+
+
+def test_memory_that_is_lacking_once_does_not_end_the_kernels(device: str, monkeypatch) -> None:
+    def no_memory(*_: object) -> None:
+        raise torch.OutOfMemoryError("out of memory")
+
+    means, log_stds, variances = arrays(device)
+    with monkeypatch.context() as once:
+        once.setattr(slices, "kl", no_memory)
+        with pytest.raises(torch.OutOfMemoryError):
+            gaussian.kl_divergence(means, log_stds, variances)
+    assert slices.usable(means, log_stds)

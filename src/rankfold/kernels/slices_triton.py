@@ -99,11 +99,15 @@ def _best_variance(m, count, squared_eta, HALF_CAUCHY: tl.constexpr):
         b = count * squared_eta - m
         root = tl.sqrt(b * b + 4.0 * (count + 2.0) * m * squared_eta)
         both = tl.abs(b) + root
-        best = tl.where(b > 0, 2.0 * m * squared_eta / tl.maximum(both, FLOOR * FLOOR), both / (2.0 * (count + 2.0)))
+        best = tl.where(
+            b > 0,
+            2.0 * m * squared_eta / tl.maximum(both, FLOOR * FLOOR, propagate_nan=tl.PropagateNan.ALL),
+            both / (2.0 * (count + 2.0)),
+        )
     else:
         # λ* = M / (D + 1)
         best = m / (count + 1.0)
-    return tl.maximum(best, FLOOR)
+    return tl.maximum(best, FLOOR, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit(do_not_specialize=["arrays"])
