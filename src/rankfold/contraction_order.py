@@ -22,7 +22,7 @@ BATCH = "B"
 
 # One byte moved costs as much time as this many floating-point operations, and starting one
 # operation as much as this many: round numbers between those of CPUs and GPUs.
-_OPERATIONS_PER_BYTE = 8.0
+_OPERATIONS_PER_BYTE = 16.0
 _OPERATIONS_PER_STEP = 5e5
 _BYTES_PER_ENTRY = 4.0
 
