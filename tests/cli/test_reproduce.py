@@ -18,10 +18,10 @@ from rankfold.cli.main import app
 from rankfold.cli.reproduce_screen import Board
 from rankfold.experiments import memory_check
 from rankfold.experiments.planning import Schedule
+from rankfold.experiments.progress import Epoch, Moment
 from rankfold.experiments.results import Run
 from rankfold.experiments.runner import Event
 from rankfold.experiments.spec import Spec
-from rankfold.experiments.training import Epoch
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
@@ -159,7 +159,7 @@ def test_ctrl_c_gives_exit_code_130(invoke, monkeypatch):
     monkeypatch.setattr("rankfold.experiments.runner.perform", stop)
     result = invoke("reproduce", "ttm-fr", "--seeds", "1")
     assert result.exit_code == 130
-    assert "Stopped before an epoch had ended, so nothing new is kept." in result.output
+    assert "Stopped at once; results, and checkpoints that were written before, are kept." in result.output
     assert "Give the same command again to go on" in " ".join(result.output.split())
 
 
@@ -229,7 +229,7 @@ def test_ctrl_c_leaves_checkpoints_from_which_the_same_command_goes_on(folder, t
 
 def _epoch_of_checkpoint(folder):
     (checkpoint,) = (folder / "train").iterdir()
-    return int(checkpoint.name.removeprefix("epoch-"))
+    return int(checkpoint.name.split("-")[1])  # "epoch-0003", or "epoch-0003-step-000000017" within the fourth
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
@@ -256,13 +256,38 @@ def test_the_live_display_cuts_no_figure_off(width, num_runs, ranks):
         assert sum("seed" in line for line in shown.splitlines()) == 4
 
 
+@pytest.mark.parametrize("width", [60, 100, 140])
+def test_the_live_display_shows_how_far_a_long_epoch_is(width):
+    run = Run("dlrm", "tt-ard-lu", Spec("ard", "tt", epochs=1))
+    plan = Schedule([run], {run.name: []})
+    board = Board(plan)
+    plan.take()
+    assert board.note(Event(run, moment=Moment("train", 1, 300, 1200))) is None  # it has not been silent for long
+    board.start -= 60.0
+    console = Console(width=width, file=io.StringIO())
+    console.print(board)
+    shown = console.file.getvalue()
+    assert "0/1 + 25%" in shown
+    assert "about 3:00 min left" in shown
+    assert max(map(len, shown.splitlines())) <= width
+
+
+def test_where_there_is_no_terminal_a_long_epoch_has_a_line_a_minute():
+    run = Run("dlrm", "tt-tc-or", Spec("tc-or", "tt", oracle="tt-ard-lu", epochs=3, fine_tune_epochs=2))
+    board = Board(Schedule([run], {run.name: []}))
+    moment = Moment("fine-tune", 2, 1500, 3000)
+    board._silence._last -= 61.0
+    line = f"{run.name}  fine-tune  epoch 2/2, step 1,500 of 3,000"
+    assert [board.note(Event(run, moment=moment)) for _ in range(3)] == [line, None, None]
+
+
 @pytest.mark.parametrize(("number", "how"), [(signal.SIGINT, "Ctrl-C again"), (signal.SIGTERM, "another SIGTERM")])
 def test_the_live_display_says_how_not_to_wait(number, how):
     board = Board(Schedule([], {}))
     board.stop_requests.append(number)
     console = Console(width=120, file=io.StringIO())
     console.print(board)
-    assert f"; stopping after this epoch, {how} stops at once" in console.file.getvalue()
+    assert f"; stopping when checkpoints are written, {how} stops at once" in console.file.getvalue()
 
 
 def test_outside_a_clone_the_remedy_is_named(tmp_path, monkeypatch):

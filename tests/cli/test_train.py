@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 import rankfold as rf
 from rankfold.architecture import Architecture, rebuild
 from rankfold.cli import app as entry
+from rankfold.cli import train_output
 from rankfold.cli.main import app
 from rankfold.cli.train_screen import hints
 from rankfold.experiments import training
@@ -393,7 +394,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(kind, number, tmp_path,
     options = [*options, "--epochs", 8, "--lr", 0.03, "--kl-weight", 3, "--max-rank", 4, "--seed", 5]
     assert run("train", data, *options, "--quiet", "--out", tmp_path / "whole").exit_code == 0
     with monkeypatch.context() as patch:
-        patch.setattr("rankfold.cli.train.progress_line", lambda run: _interrupt_after(run, 6, number))
+        patch.setattr("rankfold.cli.train_output.progress_line", lambda run: _interrupt_after(run, 6, number))
         stopped = run("train", data, *options, "--out", tmp_path / "parts")
     assert stopped.exit_code == 128 + number
     assert "Stopped after 6 of 8 epochs; the checkpoint is kept." in stopped.output
@@ -404,6 +405,32 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(kind, number, tmp_path,
     resumed = run(*command[1:])
     assert resumed.exit_code == 0, resumed.output
     assert "Going on after epoch 6." in resumed.output
+    whole, parts = record_of(tmp_path / "whole"), record_of(tmp_path / "parts")
+    for key in ("spec", "ranks", "parameters", "metrics"):
+        assert parts[key] == whole[key]
+    assert [{**e, "seconds": 0} for e in parts["history"]] == [{**e, "seconds": 0} for e in whole["history"]]
+
+
+def test_a_run_stopped_within_an_epoch_ends_as_one_that_was_not(tmp_path, monkeypatch):
+    data, options = data_of("classes", tmp_path)
+    options = [*options, "--epochs", 4, "--batch-size", 16, "--seed", 5]
+    assert run("train", data, *options, "--quiet", "--out", tmp_path / "whole").exit_code == 0
+    line = train_output.moment_line
+
+    def press_after_three_steps(moment, epochs):
+        if (moment.epoch, moment.step) == (2, 3):
+            signal.raise_signal(signal.SIGINT)
+        return line(moment, epochs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "MOMENT_SECONDS", 0.0)
+        patch.setattr("rankfold.cli.moments._SECONDS", 0.0)
+        patch.setattr(train_output, "moment_line", press_after_three_steps)
+        stopped = run("train", data, *options, "--out", tmp_path / "parts")
+    assert stopped.exit_code == 130
+    assert "Stopped within epoch 2 of 4; the checkpoint is kept." in stopped.output
+    resumed = run("train", data, "--out", tmp_path / "parts", "--resume")
+    assert "Going on after 3 steps of epoch 2." in resumed.output
     whole, parts = record_of(tmp_path / "whole"), record_of(tmp_path / "parts")
     for key in ("spec", "ranks", "parameters", "metrics"):
         assert parts[key] == whole[key]
@@ -443,11 +470,11 @@ def test_whoever_asks_twice_is_told_what_is_kept(number, how, seconds, kept, tmp
     data, options = data_of("classes", tmp_path)
     run_epoch = training.Training._run_epoch
 
-    def press_twice_in_the_third(self, step):
+    def press_twice_in_the_third(self, step, listener):
         if len(self.history) == 2:
             signal.raise_signal(number)
             signal.raise_signal(number)
-        return run_epoch(self, step)
+        return run_epoch(self, step, listener)
 
     monkeypatch.setattr(training.Training, "_run_epoch", press_twice_in_the_third)
     monkeypatch.setattr(training, "CHECKPOINT_SECONDS", seconds)
@@ -455,13 +482,13 @@ def test_whoever_asks_twice_is_told_what_is_kept(number, how, seconds, kept, tmp
     assert stopped.exit_code == 128 + number
     assert kept in stopped.output
     assert f"Go on with: rankfold train {data} --out {tmp_path / 'run'} --resume" in stopped.output
-    assert capfd.readouterr().err == f"Stopping after this epoch; {how} stops at once.\n"
+    assert capfd.readouterr().err == f"Stopping when a checkpoint is written; {how} stops at once.\n"
 
 
 def test_a_run_without_a_checkpoint_says_that_it_begins_again(tmp_path, monkeypatch):
     data, options = data_of("classes", tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr("rankfold.cli.train.progress_line", lambda run: sys.exit(9))
+        patch.setattr("rankfold.cli.train_output.progress_line", lambda run: sys.exit(9))
         assert run("train", data, *options, "--epochs", 2, "--out", tmp_path / "run").exit_code == 9
     resumed = run("train", data, "--out", tmp_path / "run", "--resume")
     assert resumed.exit_code == 0, resumed.output
@@ -489,7 +516,7 @@ def test_a_run_that_was_killed_goes_on_from_its_checkpoint(tmp_path, monkeypatch
         return ""
 
     with monkeypatch.context() as patch:
-        patch.setattr("rankfold.cli.train.progress_line", kill)
+        patch.setattr("rankfold.cli.train_output.progress_line", kill)
         patch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
         writes = iter([True, True, False, False])
         write = training.Training.write_checkpoint
@@ -505,7 +532,7 @@ def test_a_run_that_was_killed_goes_on_from_its_checkpoint(tmp_path, monkeypatch
 
 def test_resuming_insists_on_the_same_run(tmp_path, monkeypatch):
     data, options = data_of("classes", tmp_path)
-    monkeypatch.setattr("rankfold.cli.train.progress_line", lambda run: _interrupt_after(run, epoch=1))
+    monkeypatch.setattr("rankfold.cli.train_output.progress_line", lambda run: _interrupt_after(run, epoch=1))
     assert run("train", data, *options, "--epochs", 4, "--out", tmp_path / "run").exit_code == 130
     again = ("train", data, "--out", tmp_path / "run")
     assert f"holds an unfinished run of {data}; go on with: rankfold train {data}" in text(run(*again, *options))
@@ -526,7 +553,7 @@ def test_resuming_insists_on_the_same_run(tmp_path, monkeypatch):
 def test_a_damaged_checkpoint_is_named_with_a_remedy(tmp_path, monkeypatch):
     data, options = data_of("classes", tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr("rankfold.cli.train.progress_line", lambda run: _interrupt_after(run, epoch=1))
+        patch.setattr("rankfold.cli.train_output.progress_line", lambda run: _interrupt_after(run, epoch=1))
         assert run("train", data, *options, "--epochs", 3, "--out", tmp_path / "run").exit_code == 130
     checkpoint, again = (
         tmp_path / "run" / "train" / "epoch-0001",

@@ -69,7 +69,7 @@ def test_a_stop_while_it_is_trained_loses_nothing_of_the_factors(tmp_path, monke
     options = ("--target", "kind", "--epochs", 4, "--dense")
     assert run("train", data, *options, "--quiet", "--out", tmp_path / "whole").exit_code == 0
     with monkeypatch.context() as patch:
-        patch.setattr("rankfold.cli.train.dense_line", lambda *_: os.kill(os.getpid(), signal.SIGINT) or "")
+        patch.setattr("rankfold.cli.train_output.dense_line", lambda *_: os.kill(os.getpid(), signal.SIGINT) or "")
         stopped = run("train", data, *options, "--out", tmp_path / "parts")
     assert stopped.exit_code == 130
     assert "Stopped while the dense network was trained; all epochs of the factors are kept." in stopped.output
@@ -85,7 +85,7 @@ def test_a_stop_while_it_is_trained_loses_nothing_of_the_factors(tmp_path, monke
 def test_it_may_be_asked_for_when_a_run_goes_on(tmp_path, monkeypatch):
     data = table(tmp_path / "t.csv", drop=("price",))
     with monkeypatch.context() as patch:
-        patch.setattr("rankfold.cli.train.progress_line", lambda _: os.kill(os.getpid(), signal.SIGINT) or "")
+        patch.setattr("rankfold.cli.train_output.progress_line", lambda _: os.kill(os.getpid(), signal.SIGINT) or "")
         assert run("train", data, "--target", "kind", "--epochs", 3, "--out", tmp_path / "run").exit_code == 130
     assert run("train", data, "--out", tmp_path / "run", "--resume", "--dense").exit_code == 0
     assert 0.0 <= record_of(tmp_path / "run")["dense_accuracy"] <= 1.0

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from rankfold.experiments import memory_check, methods, registry
 from rankfold.experiments.methods import Workshop, train
 from rankfold.experiments.planning import Request, schedule
+from rankfold.experiments.progress import Listener
 from rankfold.experiments.results import Places
 from rankfold.experiments.rows_in_use import rows_in_use
 from rankfold.experiments.runner import execute
@@ -108,7 +109,7 @@ def test_the_dense_network_is_trained_and_never_saved(results):
 def test_a_dense_network_that_is_not_saved_is_trained_once_in_a_row(tmp_path, monkeypatch):
     monkeypatch.setattr(methods, "_kept", {})
     epochs = []
-    workshop = Workshop(TASK, load("test", CPU, None, False), tmp_path, tmp_path / "shared", epochs.append)
+    workshop = Workshop(TASK, load("test", CPU, None, False), tmp_path, tmp_path / "shared", Listener(epochs.append))
     spec = Spec("tc-mr", "tt", epochs=2, fine_tune_epochs=1, batch_size=32, lr=0.02)
     dense = {name: value.clone() for name, value in train(spec.dense(), workshop).model.state_dict().items()}
     tuned = train(spec, workshop).model.state_dict()
@@ -153,7 +154,7 @@ def test_training_the_rows_in_use_is_training_all_rows(tmp_path, first):
     spec = Spec("dense", epochs=3, batch_size=32, lr=0.02)
     task = Task(TwoTables, {}, load, too_large=True)
     seen = []
-    workshop = Workshop(task, Data(examples, examples), tmp_path, tmp_path / "shared", seen.append)
+    workshop = Workshop(task, Data(examples, examples), tmp_path, tmp_path / "shared", Listener(seen.append))
     trained = train(spec, workshop)
     whole = made_anew()
     history = Training(whole, examples, spec, epochs=3, stage="dense", folder=None).run()

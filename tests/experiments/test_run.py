@@ -13,6 +13,7 @@ from rankfold.experiments import training
 from rankfold.experiments.methods import Workshop, train
 from rankfold.experiments.mnist import TASK, classifier, load_data
 from rankfold.experiments.planning import Request, schedule
+from rankfold.experiments.progress import Listener
 from rankfold.experiments.provenance import COMMIT_VARIABLE, git_commit
 from rankfold.experiments.results import read_result
 from rankfold.experiments.run import perform
@@ -102,10 +103,10 @@ def test_an_interrupted_run_has_the_metrics_of_an_uninterrupted_one(places, monk
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        perform(run, places, CPU, stop)
+        perform(run, places, CPU, Listener(stop))
     assert not run.file(places).exists()
     seen = []
-    resumed = perform(run, places, CPU, seen.append)
+    resumed = perform(run, places, CPU, Listener(seen.append))
     assert len(seen) == 1
     for key in ("metrics", "ranks", "parameters"):
         assert json.dumps(resumed[key]) == json.dumps(whole[key])
@@ -122,7 +123,7 @@ def test_a_run_that_is_stopped_while_it_is_evaluated_does_not_train_again(places
         with pytest.raises(KeyboardInterrupt):
             perform(run, places, CPU)
     seen = []
-    result = perform(run, places, CPU, seen.append)
+    result = perform(run, places, CPU, Listener(seen.append))
     assert seen == []
     assert len(result["history"]) == 2
     assert sorted(path.name for path in run.folder(places).iterdir()) == ["model"]

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 import rankfold as rf
 from rankfold.experiments import training as module
 from rankfold.experiments.mnist import TASK, classifier
+from rankfold.experiments.progress import Listener
 from rankfold.experiments.spec import Spec
 from rankfold.experiments.task import Examples
 from rankfold.experiments.training import Training
@@ -29,8 +30,9 @@ def make(spec=SPEC, *, inference="bayes"):
     return rf.tensorize_(classifier(), None, overrides=TASK.tensor_configs(spec, inference))
 
 
-def train(model, folder, spec=SPEC, **options):
-    return Training(model, examples(), spec, epochs=spec.epochs, stage="train", folder=folder).run(**options)
+def train(model, folder, spec=SPEC, **listening):
+    training = Training(model, examples(), spec, epochs=spec.epochs, stage="train", folder=folder)
+    return training.run(Listener(**listening))
 
 
 def plain_loop(model, data, spec):
@@ -101,11 +103,11 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(inference, last_epoch, 
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        train(make(spec, inference=inference), tmp_path / "parts", spec, progress=stop)
+        train(make(spec, inference=inference), tmp_path / "parts", spec, epoch=stop)
     torch.manual_seed(99)  # the state of the generator comes from the checkpoint
     seen = []
     resumed = make(replace(spec, seed=3), inference=inference)
-    parts = train(resumed, tmp_path / "parts", spec, progress=seen.append)
+    parts = train(resumed, tmp_path / "parts", spec, epoch=seen.append)
     assert [epoch.epoch for epoch in seen] == list(range(last_epoch + 1, 11))
     assert [replace(epoch, seconds=0.0) for epoch in parts] == [replace(epoch, seconds=0.0) for epoch in whole]
     for a, b in zip(resumed.state_dict().values(), uninterrupted.state_dict().values(), strict=True):
@@ -115,6 +117,61 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(inference, last_epoch, 
         assert whole[8].parameters < whole[3].parameters
 
 
+@pytest.mark.parametrize("inference", ["bayes", "map", "fixed"])
+@pytest.mark.parametrize("at", [(1, 1), (4, 3), (9, 7)])  # in the first epoch, before and after ranks are cut
+@pytest.mark.filterwarnings("ignore::rankfold.RankCollapseWarning")
+def test_a_run_stopped_within_an_epoch_ends_as_an_uninterrupted_one(inference, at, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MOMENT_SECONDS", 0.0)
+    spec = replace(SPEC, epochs=10, batch_size=16, lr=3e-2, kl_weight=20.0)
+    whole = train(uninterrupted := make(spec, inference=inference), tmp_path / "whole", spec)
+
+    def stop(moment):
+        if (moment.epoch, moment.step) == at:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(make(spec, inference=inference), tmp_path / "parts", spec, moment=stop)
+    assert [path.name for path in (tmp_path / "parts").iterdir()] == [f"epoch-{at[0] - 1:04d}-step-{at[1]:09d}"]
+    torch.manual_seed(99)  # the state of the generator comes from the checkpoint
+    seen = []
+    parts = train(
+        resumed := make(replace(spec, seed=3), inference=inference), tmp_path / "parts", spec, moment=seen.append
+    )
+    assert (seen[0].epoch, seen[0].step, seen[0].steps) == (at[0], at[1] + 1, 9)
+    assert [replace(epoch, seconds=0.0) for epoch in parts] == [replace(epoch, seconds=0.0) for epoch in whole]
+    assert all(epoch.seconds > 0 for epoch in parts)
+    for a, b in zip(resumed.state_dict().values(), uninterrupted.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+    assert [path.name for path in (tmp_path / "parts").iterdir()] == ["epoch-0010"]
+
+
+def test_a_long_epoch_has_checkpoints_within(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MOMENT_SECONDS", 0.0)
+    monkeypatch.setattr(module, "CHECKPOINT_SECONDS_WITHIN", 0.0)
+
+    def die(moment):
+        if moment.step == 3:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        train(make(), tmp_path, moment=die)
+    assert [path.name for path in tmp_path.iterdir()] == ["epoch-0000-step-000000003"]
+
+
+def test_a_model_that_broke_within_an_epoch_is_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MOMENT_SECONDS", 0.0)
+    model = make()
+
+    def spoil(moment):
+        with torch.no_grad():
+            next(model.parameters()).fill_(torch.nan)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(model, tmp_path, moment=spoil)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_checkpoint_of_other_settings_is_not_taken(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "CHECKPOINT_SECONDS", 0.0)
 
@@ -122,7 +179,7 @@ def test_a_checkpoint_of_other_settings_is_not_taken(tmp_path, monkeypatch):
         raise Interrupted
 
     with pytest.raises(Interrupted):
-        train(make(), tmp_path, progress=stop)
+        train(make(), tmp_path, epoch=stop)
     changed = replace(SPEC, lr=1e-3)
     assert Training(make(), examples(), changed, epochs=4, stage="train", folder=tmp_path).history == []
     assert not list(tmp_path.glob("epoch-*"))

@@ -39,7 +39,13 @@ def reproduce(
     data: Annotated[
         Path | None, typer.Option(help="Folder of the data sets, or Criteo's file; RANKFOLD_DATA or ./data if none.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Few epochs: the trend, on a CPU, in minutes.")] = False,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help="At most 10 epochs: the trend. On a CPU that is minutes, for cifar10 and imdb hours.",
+        ),
+    ] = False,
     validation: Annotated[
         bool, typer.Option("--validation", help="Hold training examples back and look at those, not at the test set.")
     ] = False,
@@ -50,7 +56,7 @@ def reproduce(
 ) -> None:
     """Run the rows of a table that have no result yet, and the rows they need.
 
-    One run writes one file, `results/<table>/<row>-seed<k>.json`. Ctrl-C stops after the current epoch and
+    One run writes one file, `results/<table>/<row>-seed<k>.json`. Ctrl-C stops between two steps and
     keeps a checkpoint; the same command goes on from there. Ctrl-C again stops at once. Results of `--quick`,
     `--validation` and other data than the published ones are kept in folders of their own. `rankfold table` shows
     what there is.
@@ -116,7 +122,7 @@ def _execute(plan: Schedule, places: Places, device: torch.device, jobs: int, bo
         line = board.note(event, live=live is not None)
         if line is not None:
             console.print(line, highlight=False, soft_wrap=True)
-        if board.stop_requests and not event.ends:  # the end of an epoch: what was learned gets its checkpoint
+        if board.stop_requests and not event.ends:  # between two steps: what was learned gets its checkpoint
             raise KeyboardInterrupt
 
     def notice(number: int) -> str:

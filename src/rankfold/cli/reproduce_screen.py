@@ -15,18 +15,19 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from rankfold.cli.moments import Silence, moment_line
 from rankfold.cli.stopping import at_once
 from rankfold.experiments.planning import Schedule
+from rankfold.experiments.progress import Epoch, Moment
 from rankfold.experiments.results import Run
 from rankfold.experiments.runner import Event
-from rankfold.experiments.training import Epoch
 
 _LINES_PER_RUN = 5  # of progress, where there is no terminal
 _COLUMNS = ("run", "stage", "epoch", "bar", "NLL", "KL, nats", "β", "accuracy", "parameters", "ranks")
 _WORDS = ("run", "stage", "bar", "ranks")  # they begin at the left; numbers end at the right
 _DISPENSABLE = ("bar", "stage", "accuracy")  # in the order in which they give way on a narrow terminal
 _NO_LIMIT = 10_000  # columns
-_Line = tuple[Run, Epoch | None]
+_Line = tuple[Run, Epoch | None, Moment | None]
 
 
 class Board:
@@ -41,14 +42,28 @@ class Board:
         self.plan = plan
         self.new = len(plan.waiting)
         self.latest: dict[str, Epoch | None] = {}
+        self.moments: dict[str, Moment] = {}  # of the runs that are within an epoch
         self.start = time.perf_counter()
         self.stop_requests: list[int] = []
         self.told: set[str] = set()
-        self._epochs_done = 0.0
+        self._epochs_done = 0
+        self._silence = Silence()
 
     def note(self, event: Event, *, live: bool = False) -> str | None:
         """Take in an event; the line to print for it, if any. A live board shows epochs itself."""
+        line = self._take_in(event)
+        if live and not event.ends:
+            return None
+        if line is not None:
+            self._silence.broken()
+        return line
+
+    def _take_in(self, event: Event) -> str | None:
         name = event.run.name
+        if event.moment is not None:
+            self.moments[name] = event.moment
+            return _moment_line(event.run, event.moment) if self._silence.is_long() else None
+        self.moments.pop(name, None)
         if event.ends:
             self._finish(event.run)
             return _failure_line(name, event.failure) if event.failure else _result_line(name, event.result or {})
@@ -60,7 +75,7 @@ class Board:
         if is_first and event.epoch.epoch > 1:
             return f"{name}  going on at epoch {event.epoch.epoch}"
         every = max(1, total_epochs(event.run) // _LINES_PER_RUN)
-        return None if live or event.epoch.epoch % every else _epoch_line(event.run, event.epoch)
+        return None if event.epoch.epoch % every else _epoch_line(event.run, event.epoch)
 
     def _finish(self, run: Run) -> None:
         """Epochs that a shared dense training or a checkpoint has saved count as done from now on."""
@@ -70,29 +85,33 @@ class Board:
     @property
     def seconds_left(self) -> float | None:
         """By the rate of epochs so far, which counts all runs side by side."""
-        if not self._epochs_done:
+        within = {name: moment.share for name, moment in self.moments.items()}
+        done = self._epochs_done + sum(within.values())
+        if not done:
             return None
-        left = sum(total_epochs(run) for run in self.plan.waiting)
+        left = sum(total_epochs(run) for run in self.plan.waiting) - sum(within.values())
         left += sum(total_epochs(run) - _position(run, self.latest.get(run.name)) for run in self.plan.running)
-        return left * (time.perf_counter() - self.start) / self._epochs_done
+        return left * (time.perf_counter() - self.start) / done
 
     @property
     def kept(self) -> str:
         """How much of the work is not lost, after the word "Stopped"."""
-        if not self._epochs_done and not self.told:
-            return " before an epoch had ended, so nothing new is kept."
-        return "; results and checkpoints are kept."
+        if len(self.stop_requests) == 1 and (self._epochs_done or self.moments or self.told):
+            return "; results and checkpoints are kept."
+        return " at once; results, and checkpoints that were written before, are kept."
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The runs in a table, with as many columns as there is room for, and how far all of it is."""
-        lines = [(run, self.latest.get(run.name)) for run in self.plan.running]
+        lines = [(run, self.latest.get(run.name), self.moments.get(run.name)) for run in self.plan.running]
         if lines:
             yield _fitting(lines, console, options)
         left = self.seconds_left
         gone, runs = _clock(time.perf_counter() - self.start), "run" if self.new == 1 else "runs"
         status = f"{len(self.told)} of {self.new} {runs} done, {gone} gone"
         status += f", about {_clock(left)} left" if left is not None else ""
-        stopping = f"; stopping after this epoch, {at_once(self.stop_requests[0])}" if self.stop_requests else ""
+        stopping = (
+            f"; stopping when checkpoints are written, {at_once(self.stop_requests[0])}" if self.stop_requests else ""
+        )
         yield Text(status + stopping, style="dim")
 
 
@@ -155,30 +174,39 @@ def _table(lines: Sequence[_Line], columns: Sequence[str]) -> Table:
     for name in columns:
         justify: JustifyMethod = "left" if name in _WORDS else "right"
         table.add_column("" if name == "bar" else name, justify=justify, no_wrap=name != "run", overflow="fold")
-    for run, epoch in lines:
-        cells = _cells(run, epoch)
+    for run, epoch, moment in lines:
+        cells = _cells(run, epoch, moment)
         table.add_row(*(cells.get(name, "") for name in columns))
     return table
 
 
 def _ranks_below(lines: Sequence[_Line]) -> Table:
     grid = Table.grid(padding=(0, 2))
-    for run, epoch in lines:
+    for run, epoch, _ in lines:
         if epoch is not None:
             grid.add_row("[dim]ranks[/]" if len(lines) == 1 else f"[dim]ranks of {run.name}[/]", _ranks(epoch.ranks))
     return grid
 
 
-def _cells(run: Run, epoch: Epoch | None) -> dict[str, RenderableType]:
+def _cells(run: Run, epoch: Epoch | None, moment: Moment | None) -> dict[str, RenderableType]:
     """By the name of their column."""
-    if epoch is None:
+    if epoch is None and moment is None:
         return {"run": run.name, "epoch": "[dim]starting[/]"}
-    total = run.spec.fine_tune_epochs if epoch.stage == "fine-tune" else run.spec.epochs
-    return {
+    at_end = epoch is not None and _position(run, epoch) == total_epochs(run)
+    stage = moment.stage if moment is not None else epoch.stage if epoch is not None else ""
+    total, done = _epochs_of(run, stage), 0 if epoch is None or epoch.stage != stage else epoch.epoch
+    share = 0.0 if moment is None else moment.share
+    cells: dict[str, RenderableType] = {
         "run": run.name,
-        "stage": "evaluation" if _position(run, epoch) == total_epochs(run) else epoch.stage,
-        "epoch": f"{epoch.epoch}/{total}",
-        "bar": ProgressBar(total=total, completed=epoch.epoch, width=16),
+        "stage": "evaluation" if at_end else stage,
+        "epoch": f"{done}/{total}" + ("" if moment is None else f" + {share:.0%}"),
+        "bar": ProgressBar(total=total, completed=done + share, width=16),
+    }
+    return cells if epoch is None else cells | _figures(epoch)
+
+
+def _figures(epoch: Epoch) -> dict[str, RenderableType]:
+    return {
         "NLL": f"{epoch.nll:.4f}",
         "KL, nats": f"{epoch.kl_nats:,.0f}",
         "β": f"{epoch.beta:.2f}",
@@ -188,7 +216,15 @@ def _cells(run: Run, epoch: Epoch | None) -> dict[str, RenderableType]:
     }
 
 
+def _epochs_of(run: Run, stage: str) -> int:
+    return run.spec.fine_tune_epochs if stage == "fine-tune" else run.spec.epochs
+
+
 # Lines ------------------------------------------------------------------------------------------------
+
+
+def _moment_line(run: Run, moment: Moment) -> str:
+    return f"{run.name}  {moment.stage}  {moment_line(moment, _epochs_of(run, moment.stage))}"
 
 
 def _epoch_line(run: Run, epoch: Epoch) -> str:

@@ -19,9 +19,9 @@ def patience(number: int) -> str:
     """What is said when a signal has come.
 
     >>> patience(signal.SIGTERM)
-    'Stopping after this epoch; another SIGTERM stops at once.'
+    'Stopping when a checkpoint is written; another SIGTERM stops at once.'
     """
-    return f"Stopping after this epoch; {at_once(number)}."
+    return f"Stopping when a checkpoint is written; {at_once(number)}."
 
 
 def at_once(number: int) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, final
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -20,10 +20,10 @@ from rankfold.cli.device import chosen_device
 from rankfold.cli.reading import refusal
 from rankfold.cli.saying import Unheard, say_no_more, saying
 from rankfold.cli.stopping import above_cursor, exit_code, nothing_written_yet, patience, stop_requests
-from rankfold.cli.train_screen import dense_line, hints, opening, progress_line, result_table, screen
+from rankfold.cli.train_output import Output
+from rankfold.cli.train_screen import hints, opening, result_table
 from rankfold.cli.writing import check_folder
 from rankfold.data.errors import DataError
-from rankfold.experiments.training import Epoch
 from rankfold.health import NumericalFault
 from rankfold.jobs.dense_twin import check_has_twin
 from rankfold.jobs.fingerprint import is_same
@@ -34,7 +34,6 @@ from rankfold.reporting.run import RUN_FILE
 from rankfold.whole_files import not_written
 
 FAILED = 1
-_LINES = 20  # of progress, where there is no terminal
 
 
 def train(
@@ -81,8 +80,9 @@ def train(
     - `rankfold export runs/photos` for an ONNX file
 
     A tenth of the data is held back; the scores at the end are of those examples, and nothing is chosen by them.
-    Ctrl-C stops after the current epoch and keeps a checkpoint, from which `--resume` goes on; a second Ctrl-C stops
-    at once, and the last checkpoint stays: there is one about every 20 seconds. SIGTERM does the same.
+    Ctrl-C stops between two steps and keeps a checkpoint, from which `--resume` goes on; a second Ctrl-C stops at
+    once, and the last checkpoint stays: there is one about every 20 seconds, within a long epoch every 5 minutes.
+    SIGTERM does the same.
 
     Exit codes: 0 done, 1 training failed, 2 the request or the data are wrong, 130 stopped by Ctrl-C, 143 by SIGTERM.
     """
@@ -95,7 +95,7 @@ def train(
         raise refusal(error) from error
     check_folder(folder)
     try:
-        _train(run, _Output(quiet, as_json), resume)
+        _train(run, Output(quiet, as_json), resume)
     except Unheard as error:
         say_no_more()
         _say_error(f"{error}; {_how_to_go_on(run)}")
@@ -172,43 +172,7 @@ def _run_name(data: Path) -> str:
 # Training and what is shown of it ---------------------------------------------------------------------
 
 
-@final
-@dataclass(frozen=True)
-class _Output:
-    """How much is shown, and how."""
-
-    quiet: bool
-    as_json: bool
-
-    @saying()
-    def show(self, run: JobRun, console: Console, live: Live | None) -> None:
-        """The epoch that has just ended."""
-        now = run.history[-1]
-        every = max(1, run.job.spec.epochs // _LINES)
-        if self.quiet:
-            return
-        if self.as_json:
-            typer.echo(json.dumps({"event": "epoch", **now}, ensure_ascii=False))
-        elif live is not None:
-            live.update(above_cursor(screen(run)), refresh=True)
-        elif now["epoch"] % every == 0 or now["epoch"] == 1:
-            console.print(progress_line(run), highlight=False, soft_wrap=True)
-
-    @saying()
-    def show_dense(self, run: JobRun, epoch: Epoch, console: Console, live: Live | None) -> None:
-        """The epoch of the dense network that has just ended."""
-        every = max(1, run.job.spec.epochs // _LINES)
-        if self.quiet:
-            return
-        if self.as_json:
-            typer.echo(json.dumps({"event": "dense epoch", **asdict(epoch)}, ensure_ascii=False))
-        elif live is not None:
-            live.update(above_cursor(screen(run), dense_line(run, epoch)), refresh=True)
-        elif epoch.epoch % every == 0 or epoch.epoch == 1:
-            console.print(dense_line(run, epoch), highlight=False, soft_wrap=True)
-
-
-def _train(run: JobRun, output: _Output, resumed: bool) -> None:
+def _train(run: JobRun, output: Output, resumed: bool) -> None:
     console = Console()
     speaks = not (output.quiet or output.as_json)
     if speaks:
@@ -228,11 +192,12 @@ def _train(run: JobRun, output: _Output, resumed: bool) -> None:
     _say_result(run, result, output, console)
 
 
-def _watched(run: JobRun, output: _Output, console: Console, requests: list[int], live: bool) -> Record:
+def _watched(run: JobRun, output: Output, console: Console, requests: list[int], live: bool) -> Record:
     first = above_cursor(f"epoch {len(run.history) + 1}/{run.job.spec.epochs} is under way")
     with Live(first, console=console, auto_refresh=False) if live else nullcontext() as display:
         watcher = Watcher(
             epoch=lambda record: output.show(run, console, display),
+            moment=lambda moment: output.show_moment(run, moment, console, display),
             stop=lambda: bool(requests),
             dense=lambda epoch: output.show_dense(run, epoch, console, display),
         )
@@ -242,9 +207,20 @@ def _watched(run: JobRun, output: _Output, console: Console, requests: list[int]
 def _where_it_goes_on(run: JobRun) -> str:
     if len(run.history) == run.job.spec.epochs:
         return "All epochs are done." + (" The dense network is trained from its first epoch." if run.job.dense else "")
-    if run.history:
-        return f"Going on after epoch {len(run.history)}."
+    if run.checkpoint is not None:
+        return f"Going on {_after(*run.checkpoint)}."
     return "The run was stopped before its first checkpoint: it begins again, at epoch 1."
+
+
+def _after(epochs: int, steps: int) -> str:
+    """Where a checkpoint is.
+
+    >>> _after(3, 0)
+    'after epoch 3'
+    >>> _after(0, 1)
+    'after 1 step of epoch 1'
+    """
+    return f"after {counted(steps, 'step')} of epoch {epochs + 1}" if steps else f"after epoch {epochs}"
 
 
 def _why(run: JobRun, error: NumericalFault | OSError) -> str:
@@ -268,13 +244,15 @@ def _how_to_go_on(run: JobRun) -> str:
 
 
 @saying()
-def _say_stopped(run: JobRun, output: _Output, console: Console, stop: BaseException) -> None:
+def _say_stopped(run: JobRun, output: Output, console: Console, stop: BaseException) -> None:
     kept = f"Stopped after {len(run.history)} of {counted(run.job.spec.epochs, 'epoch')}; the checkpoint is kept."
+    if run.steps_of_epoch:
+        kept = f"Stopped within epoch {len(run.history) + 1} of {run.job.spec.epochs}; the checkpoint is kept."
     if len(run.history) == run.job.spec.epochs:
         kept = "Stopped while the dense network was trained; all epochs of the factors are kept."
     at_once = "Stopped at once, before there was a checkpoint; training begins again at epoch 1."
-    if run.checkpoint_epoch is not None:
-        at_once = f"Stopped at once; the checkpoint after epoch {run.checkpoint_epoch} is kept."
+    if run.checkpoint is not None:
+        at_once = f"Stopped at once; the checkpoint {_after(*run.checkpoint)} is kept."
     if output.as_json:
         typer.echo(json.dumps({"event": "stopped", "epoch": len(run.history), "resume": run.resume_command}))
         return
@@ -283,7 +261,7 @@ def _say_stopped(run: JobRun, output: _Output, console: Console, stop: BaseExcep
 
 
 @saying()
-def _say_result(run: JobRun, result: Record, output: _Output, console: Console) -> None:
+def _say_result(run: JobRun, result: Record, output: Output, console: Console) -> None:
     if output.as_json:
         kept = {key: value for key, value in result.items() if key != "history"}
         typer.echo(json.dumps({"event": "result", "folder": str(run.folder), **kept}, ensure_ascii=False))

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rankfold.cli.demo_screen import ACCENT, bar, rank_bars
-from rankfold.experiments.training import Epoch
+from rankfold.experiments.progress import Epoch
 from rankfold.jobs.job import Job
 from rankfold.jobs.preparation import Preparation, counted
 from rankfold.jobs.running import JobRun

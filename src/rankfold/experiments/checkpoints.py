@@ -1,8 +1,8 @@
 """Training that was interrupted goes on where its last checkpoint is.
 
 A checkpoint is a folder ``epoch-0012`` with the model as :func:`rankfold.save` writes it and the rest
-of the state beside it. It gets its name only when it is complete, so a run that is killed at any
-moment leaves a whole one.
+of the state beside it; ``epoch-0012-step-000000345`` is one within the epoch after that. It gets its name
+only when it is complete, so a run that is killed at any moment leaves a whole one.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ from rankfold.data.errors import DamagedData
 from rankfold.whole_files import errors_of_the_system
 
 _STATE_FILE = "state.pt"
-_NAME = re.compile(r"epoch-\d+")
+_NAME = re.compile(r"epoch-(\d+)(?:-step-(\d+))?")
 
 
-def write_checkpoint(folder: Path, model: nn.Module, state: dict[str, Any], epoch: int) -> None:
-    """Keep the model and ``state`` of the end of ``epoch``, unless that is done; older checkpoints are removed."""
+def write_checkpoint(folder: Path, model: nn.Module, state: dict[str, Any], epoch: int, step: int = 0) -> None:
+    """Keep the model and ``state`` of ``step`` steps after the end of ``epoch``, unless that is done.
+
+    Older checkpoints are removed.
+    """
     older = _checkpoints(folder)
-    partial, final = folder / f"partial-{os.getpid()}", folder / f"epoch-{epoch:04d}"
+    name = f"epoch-{epoch:04d}" + (f"-step-{step:09d}" if step else "")
+    partial, final = folder / f"partial-{os.getpid()}", folder / name
     if final in older:
         return
     _remove(partial)
@@ -76,10 +80,14 @@ def _begin_again(checkpoint: Path) -> str:
     return f"delete {checkpoint} to begin again at epoch 1"
 
 
-def last_epoch(folder: Path) -> int | None:
-    """The epoch that the last checkpoint is of, or ``None`` if there is none."""
+def last_checkpoint(folder: Path) -> tuple[int, int] | None:
+    """The epochs that the last checkpoint is after, and the steps after these; ``None`` if there is none."""
     found = _checkpoints(folder)
-    return int(found[-1].name.removeprefix("epoch-")) if found else None
+    if not found:
+        return None
+    match = _NAME.fullmatch(found[-1].name)
+    assert match is not None  # or it would be no checkpoint
+    return int(match[1]), int(match[2] or 0)
 
 
 def _checkpoints(folder: Path) -> list[Path]:

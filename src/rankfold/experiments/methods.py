@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,15 +20,15 @@ from rankfold.checkpoint import load, save
 from rankfold.config import Inference
 from rankfold.counts import accounting
 from rankfold.experiments.memory_check import check_memory_in_use
+from rankfold.experiments.progress import Epoch, Listener
 from rankfold.experiments.rows_in_use import rows_in_use
 from rankfold.experiments.spec import Spec
 from rankfold.experiments.task import Data, Task
-from rankfold.experiments.training import Epoch, Training
+from rankfold.experiments.training import Training
 from rankfold.surgery import tensorize_
 from rankfold.surgery.materialize import materialized
 
 Ranks = Mapping[str, Sequence[int]]
-Progress = Callable[[Epoch], None]
 _HISTORY_FILE = "history.json"
 
 
@@ -51,14 +51,14 @@ class Workshop:
         data: on the device to train on.
         folder: of this run's checkpoints.
         shared: of dense models that several runs start from.
-        progress: called after every epoch of every stage.
+        listener: told of every stage.
     """
 
     task: Task
     data: Data
     folder: Path
     shared: Path
-    progress: Progress = lambda epoch: None
+    listener: Listener = Listener()
 
     @property
     def device(self) -> torch.device:
@@ -76,7 +76,7 @@ class Workshop:
             loss=self.task.loss,
             augment=self.task.augment,
         )
-        return training.run(self.progress)
+        return training.run(self.listener)
 
 
 def train(spec: Spec, workshop: Workshop, oracle: Ranks | None = None) -> Trained:
@@ -131,8 +131,9 @@ def _train_too_large(spec: Spec, workshop: Workshop, folder: Path) -> Trained:
 def _train_rows_in_use(model: nn.Module, spec: Spec, workshop: Workshop) -> list[Epoch]:
     """Dense training of all rows that the examples have; with decay, of all there are."""
     whole = accounting(model).total.final_parameters
-    tell = workshop.progress
-    workshop = replace(workshop, progress=lambda epoch: tell(replace(epoch, parameters=whole)))
+    listener = workshop.listener
+    counted = replace(listener, epoch=lambda epoch: listener.epoch(replace(epoch, parameters=whole)))
+    workshop = replace(workshop, listener=counted)
     with nullcontext() if spec.weight_decay else rows_in_use(model, workshop.data.train):
         check_memory_in_use(model, whole, workshop.device)
         history = workshop.train(model, spec, epochs=spec.epochs, stage="dense")

@@ -8,7 +8,7 @@ import shutil
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,12 @@ from rankfold.checkpoint import save
 from rankfold.counts import accounting
 from rankfold.experiments.evaluation import classification
 from rankfold.experiments.methods import Ranks, Workshop, train
+from rankfold.experiments.progress import Epoch, Listener
 from rankfold.experiments.provenance import peak_memory, provenance, start_measuring_memory
 from rankfold.experiments.registry import task_named
 from rankfold.experiments.results import Places, Run, read_result, write_record
 from rankfold.experiments.spec import Spec, Split
 from rankfold.experiments.task import Data, Task
-from rankfold.experiments.training import Epoch
 from rankfold.tensorized_weights import current_ranks, weight_name
 
 
@@ -36,9 +36,7 @@ def _load_once(task: str, split: Split, device: torch.device, folder: Path | Non
     return task_named(task).load(split, device, folder, verify)
 
 
-def perform(
-    run: Run, places: Places, device: torch.device, progress: Callable[[Epoch], None] = lambda epoch: None
-) -> dict[str, Any]:
+def perform(run: Run, places: Places, device: torch.device, listener: Listener = Listener()) -> dict[str, Any]:
     """Train, evaluate and write the result, which is also returned; the model is left in the run's folder."""
     start_measuring_memory(device)
     oracle = oracle_ranks(run, places)
@@ -46,7 +44,7 @@ def perform(
     data = task.prepare(_load_once(run.task_name, run.spec.split, device, places.data, places.verify), run.spec)
     _check_size(data, run.spec.batch_size)
     folder = run.folder(places)
-    workshop = Workshop(task, data, folder, places.runs / run.table / "shared", progress)
+    workshop = Workshop(task, data, folder, places.runs / run.table / "shared", listener)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         trained = train(run.spec, workshop, oracle)

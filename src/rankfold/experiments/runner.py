@@ -18,9 +18,9 @@ import torch
 
 from rankfold.experiments.interrupts import ignored_by_new_processes
 from rankfold.experiments.planning import Schedule
+from rankfold.experiments.progress import Epoch, Listener, Moment
 from rankfold.experiments.results import Places, Run
 from rankfold.experiments.run import perform
-from rankfold.experiments.training import Epoch
 from rankfold.whole_files import write_whole
 
 _ERROR_FILE = "error.txt"
@@ -29,9 +29,10 @@ _ERROR_FILE = "error.txt"
 @final
 @dataclass(frozen=True)
 class Event:
-    """What happened to a run: it started, an epoch ended, it finished or it failed."""
+    """What happened to a run: it started, came further within an epoch, an epoch ended, it finished or it failed."""
 
     run: Run
+    moment: Moment | None = None
     epoch: Epoch | None = None
     result: dict[str, Any] | None = None
     failure: str | None = None
@@ -48,7 +49,7 @@ def execute(schedule: Schedule, places: Places, device: torch.device, jobs: int,
     """Do all runs of the schedule, ``jobs`` at a time, and report what happens.
 
     A run that fails does not stop the others. :class:`KeyboardInterrupt` stops all, and next time they go on
-    from their checkpoints. Where ``report`` raises it, every run finishes its epoch and writes one first.
+    from their checkpoints. Where ``report`` raises it, every run writes one first.
     """
     if jobs == 1:
         _execute_here(schedule, places, device, report)
@@ -64,8 +65,12 @@ def _execute_here(schedule: Schedule, places: Places, device: torch.device, repo
 def _attempt(run: Run, places: Places, device: torch.device, report: Report) -> Event:
     """One run, to its result or to the reason why there is none."""
     report(Event(run))
+    listener = Listener(
+        epoch=lambda epoch: report(Event(run, epoch=epoch)),
+        moment=lambda moment: report(Event(run, moment=moment)),
+    )
     try:
-        return Event(run, result=perform(run, places, device, lambda epoch: report(Event(run, epoch=epoch))))
+        return Event(run, result=perform(run, places, device, listener))
     except Exception as error:
         return Event(run, failure=f"{type(error).__name__}: {error}{_kept(run.folder(places) / _ERROR_FILE)}")
 
@@ -142,14 +147,14 @@ def _execute_side_by_side(schedule: Schedule, places: Places, device: torch.devi
                 if not worker.process.is_alive():
                     workers.remove(worker)
     except KeyboardInterrupt:
-        _finish_epochs(workers)
+        _stop_together(workers)
         raise
     finally:
         for worker in workers:
             worker.stop()
 
 
-def _finish_epochs(workers: list[_Worker]) -> None:
+def _stop_together(workers: list[_Worker]) -> None:
     """Let every run come to its next checkpoint, or to its result; a second Ctrl-C ends the wait."""
     busy = [worker for worker in workers if worker.run is not None]
     for worker in busy:

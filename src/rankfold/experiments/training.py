@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
 
@@ -22,63 +22,22 @@ from rankfold.bayesian_tensor import tensors_of
 from rankfold.capture import CapturedStep
 from rankfold.counts import accounting
 from rankfold.experiments.checkpoints import read_checkpoint, write_checkpoint
+from rankfold.experiments.no_ranks import NoRanks
+from rankfold.experiments.progress import Epoch, Listener, Moment
 from rankfold.experiments.spec import Spec
 from rankfold.experiments.task import Examples, num_right
+from rankfold.health import not_finite
 from rankfold.parameters import param_groups
 from rankfold.rank_determination import RankDetermination
 from rankfold.tensorized_weights import current_ranks
 
-# Seconds of training that a kill may cost, besides the epoch it falls into.
+# Seconds of training that a kill may cost: after an epoch, and within a long one.
 CHECKPOINT_SECONDS = 20.0
+CHECKPOINT_SECONDS_WITHIN = 300.0
+# How often one may look how far an epoch is.
+MOMENT_SECONDS = 0.5
 # Seeds of the orders of two runs never meet, for fewer than so many epochs.
 _MOST_EPOCHS = 100_000
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """What is known after an epoch.
-
-    Attributes:
-        stage: ``train``, ``dense`` or ``fine-tune``.
-        nll, accuracy: mean over the epoch's training batches, with the factors sampled for each step.
-        kl_nats, beta: at the epoch's end; 0 without a prior.
-        parameters: what is left when only the posterior mean is kept.
-        ranks: of every tensorized layer.
-        seconds: how long the epoch took.
-    """
-
-    stage: str
-    epoch: int
-    nll: float
-    accuracy: float
-    kl_nats: float
-    beta: float
-    parameters: int
-    ranks: dict[str, list[int]]
-    seconds: float
-
-
-@final
-class NoRanks:
-    """Stands where :class:`~rankfold.RankDetermination` does when there are no ranks to find."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._nothing = torch.zeros((), device=device)
-
-    def kl(self) -> Tensor:
-        return self._nothing
-
-    def terms(self) -> dict[str, float]:
-        return {"kl_nats": 0.0, "beta": 0.0}
-
-    def step(self) -> None:
-        """Nothing follows the optimizer's step."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """There is nothing to load."""
 
 
 @final
@@ -129,7 +88,10 @@ class Training:
                 f"batch_size must be at most the number of examples, {len(examples)}, got {spec.batch_size}"
             )
         self.total_steps = epochs * self.steps_per_epoch
-        self._sums = torch.zeros(2, device=examples.device)  # of NLL and of right answers
+        # of the epoch under way: NLL and right answers, and the seconds before the checkpoint it goes on from
+        self._sums = torch.zeros(2, device=examples.device)
+        self._seconds = 0.0
+        self._start = self._last_moment = self._last_checkpoint = time.perf_counter()
         self._steps_done = 0
         self._lr_factor = 1.0
         state = None if folder is None else read_checkpoint(folder, model, self._settings)
@@ -140,36 +102,38 @@ class Training:
         if state is not None:
             self._restore(state)
 
-    def run(self, progress: Callable[[Epoch], None] = lambda epoch: None) -> list[Epoch]:
-        """Train to the end; ``progress`` is called after every epoch.
-
-        Where it raises :class:`KeyboardInterrupt`, training stops, and the epoch has its checkpoint.
-        """
+    def run(self, listener: Listener = Listener()) -> list[Epoch]:
+        """Train to the end, and tell the listener."""
         step = CapturedStep(self._step, self.ranks if isinstance(self.ranks, RankDetermination) else None)
-        last_checkpoint = time.perf_counter()
+        self._last_checkpoint = time.perf_counter()
         while len(self.history) < self.epochs:
-            self.history.append(self._run_epoch(step))
-            is_last = len(self.history) == self.epochs
-            if is_last or time.perf_counter() - last_checkpoint >= CHECKPOINT_SECONDS:
+            self.history.append(self._run_epoch(step, listener))
+            if len(self.history) == self.epochs or self._checkpoint_is_due(CHECKPOINT_SECONDS):
                 self.write_checkpoint()
-                last_checkpoint = time.perf_counter()
-            try:
-                progress(self.history[-1])
-            except KeyboardInterrupt:
-                self.write_checkpoint()
-                raise
+            self._tell(listener.epoch, self.history[-1])
         return self.history
+
+    def _tell(self, call: Callable[[Any], None], what: Epoch | Moment) -> None:
+        try:
+            call(what)
+        except KeyboardInterrupt:
+            self.write_checkpoint()
+            raise
 
     # One epoch ------------------------------------------------------------------------------------
 
-    def _run_epoch(self, step: CapturedStep) -> Epoch:
-        start = time.perf_counter()
-        self._sums.zero_()
-        for batch in self._order():
+    def _run_epoch(self, step: CapturedStep, listener: Listener) -> Epoch:
+        self._start = self._last_moment = time.perf_counter()
+        for batch in self._order()[self.position :]:
             self._set_learning_rate()
             step(batch)
             self._steps_done += 1
+            if time.perf_counter() - self._last_moment >= MOMENT_SECONDS and self.position < self.steps_per_epoch:
+                self._within_epoch(listener)
         nll, right = (self._sums / self.steps_per_epoch).tolist()  # waits for the device, once an epoch
+        seconds = self._seconds_so_far()
+        self._sums.zero_()
+        self._seconds = 0.0
         terms, ranks = self.ranks.terms(), current_ranks(self.model)
         return Epoch(
             stage=self.stage,
@@ -180,8 +144,25 @@ class Training:
             beta=terms["beta"],
             parameters=self._parameters(ranks),
             ranks=ranks,
-            seconds=time.perf_counter() - start,
+            seconds=seconds,
         )
+
+    def _within_epoch(self, listener: Listener) -> None:
+        """What there is to do between two steps, now and then."""
+        self._last_moment = time.perf_counter()
+        if self._checkpoint_is_due(CHECKPOINT_SECONDS_WITHIN):
+            self.write_checkpoint()
+        now = Moment(self.stage, len(self.history) + 1, self.position, self.steps_per_epoch)
+        self._tell(listener.moment, now)
+
+    @property
+    def position(self) -> int:
+        """Steps that are done of the epoch under way."""
+        return self._steps_done - len(self.history) * self.steps_per_epoch
+
+    def _seconds_so_far(self) -> float:
+        """Of the epoch under way, before and after a checkpoint it was continued from."""
+        return self._seconds + time.perf_counter() - self._start
 
     def _step(self, batch: Tensor) -> Tensor:
         """One training step on the examples ``batch`` (B,); all of it on the device."""
@@ -241,9 +222,17 @@ class Training:
     # Checkpoints ----------------------------------------------------------------------------------
 
     def write_checkpoint(self) -> None:
-        """Keep the state at the end of the last epoch, if there is a folder for it."""
-        if self.folder is not None:
-            write_checkpoint(self.folder, self.model, self._state(), len(self.history))
+        """Keep the state as it is between two steps, if there is a folder for it.
+
+        That of a model that broke within an epoch is not kept; the check at its end says so.
+        """
+        broken = self.position > 0 and not_finite(self.model.named_parameters())
+        if self.folder is not None and not broken:
+            write_checkpoint(self.folder, self.model, self._state(), len(self.history), self.position)
+        self._last_checkpoint = time.perf_counter()
+
+    def _checkpoint_is_due(self, seconds: float) -> bool:
+        return time.perf_counter() - self._last_checkpoint >= seconds
 
     @property
     def _settings(self) -> dict[str, Any]:
@@ -259,6 +248,9 @@ class Training:
             "rng": torch.get_rng_state(),
             "cuda_rng": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
             "history": [asdict(epoch) for epoch in self.history],
+            "steps": self._steps_done,
+            "sums": self._sums.clone(),
+            "seconds": self._seconds_so_far() if self.position else 0.0,
         }
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -268,7 +260,9 @@ class Training:
         self._lr_factor = float("nan")  # unknown, so it is set before the next step
         self.ranks.load_state_dict(state["ranks"])
         self.history = [Epoch(**epoch) for epoch in state["history"]]
-        self._steps_done = len(self.history) * self.steps_per_epoch
+        self._steps_done = state["steps"]
+        self._sums.copy_(state["sums"])
+        self._seconds = state["seconds"]
         torch.set_rng_state(state["rng"].cpu())
         if state["cuda_rng"] is not None:
             torch.cuda.set_rng_state(state["cuda_rng"].cpu(), self._sums.device)

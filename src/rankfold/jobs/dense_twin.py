@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import torch
 
+from rankfold.experiments.progress import Epoch, Listener
 from rankfold.experiments.spec import Spec
 from rankfold.experiments.task import Data
-from rankfold.experiments.training import Epoch, Training
+from rankfold.experiments.training import Training
 from rankfold.health import NumericalFault
 from rankfold.jobs.hiding import hiding
 from rankfold.jobs.objective import Objective
@@ -56,5 +57,5 @@ def dense_accuracy(
         augment=hiding(objective.unknown_rows, data.train.device),
         count_right=objective.count_right,
     )
-    training.run(check)
+    training.run(Listener(check))
     return objective.quick_scores(model, data.evaluation)["evaluation_accuracy"]

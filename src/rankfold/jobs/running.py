@@ -22,12 +22,13 @@ import torch
 from rankfold.architecture import Architecture
 from rankfold.checkpoint import save
 from rankfold.counts import accounting
-from rankfold.experiments.checkpoints import last_epoch
+from rankfold.experiments.checkpoints import last_checkpoint
+from rankfold.experiments.progress import Epoch, Listener, Moment
 from rankfold.experiments.provenance import peak_memory, provenance, start_measuring_memory
 from rankfold.experiments.results import write_record
 from rankfold.experiments.run import about_model, timing
 from rankfold.experiments.task import Data, Examples
-from rankfold.experiments.training import Epoch, Training
+from rankfold.experiments.training import Training
 from rankfold.health import NumericalFault
 from rankfold.jobs.dense_twin import dense_accuracy
 from rankfold.jobs.hiding import hiding
@@ -48,7 +49,7 @@ Record = dict[str, Any]
 
 
 class Stopped(Exception):
-    """Training was asked to stop; its checkpoint is written."""
+    """Training was asked to stop, after an epoch or within the one that follows; its checkpoint is written."""
 
     def __init__(self, epochs_done: int) -> None:
         super().__init__(f"stopped after epoch {epochs_done}")
@@ -62,11 +63,13 @@ class Watcher:
 
     Args:
         epoch: called with the record of every epoch.
-        stop: whether to stop, asked after every epoch.
+        moment: called twice a second within one.
+        stop: whether to stop, asked after either.
         dense: called with every epoch of the dense network, where one is trained to compare with.
     """
 
     epoch: Callable[[Record], None] = lambda record: None
+    moment: Callable[[Moment], None] = lambda moment: None
     stop: Callable[[], bool] = lambda: False
     dense: Callable[[Epoch], None] = lambda epoch: None
 
@@ -112,20 +115,22 @@ class JobRun:
         return self.job.resume_command(self.folder)
 
     @property
-    def checkpoint_epoch(self) -> int | None:
-        """The epoch that going on would start after; none without a checkpoint."""
-        return last_epoch(self.folder / CHECKPOINT_FOLDER)
+    def checkpoint(self) -> tuple[int, int] | None:
+        """The epochs, and the steps of the next one, after which going on would start; none without a checkpoint."""
+        return last_checkpoint(self.folder / CHECKPOINT_FOLDER)
+
+    @property
+    def steps_of_epoch(self) -> int:
+        """Steps that are done of the epoch that follows the last one of the history."""
+        return self._training.position
 
     def train(self, watcher: Watcher) -> Record:
         """Train to the end, evaluate, and leave the result in the folder; it is also returned."""
         self._begin()
 
-        def note(epoch: Epoch) -> None:
-            self._note(epoch, watcher)
-
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            self._run(note)
+            self._run(watcher)
         self.objective.settle(self.model, self.data.train, self.job.spec.seed)
         result = self._result(sorted({str(warning.message) for warning in caught}))
         if self.job.dense:
@@ -133,9 +138,13 @@ class JobRun:
         self._leave(result)
         return result
 
-    def _run(self, note: Callable[[Epoch], None]) -> None:
+    def _run(self, watcher: Watcher) -> None:
+        def look(moment: Moment) -> None:
+            watcher.moment(moment)
+            self._stop_if_asked(watcher)
+
         try:
-            self._training.run(note)
+            self._training.run(Listener(lambda epoch: self._note(epoch, watcher), look))
         except NumericalFault as error:
             write_failure(self.folder, self.num_steps, error)
             raise
@@ -178,9 +187,12 @@ class JobRun:
         with (self.folder / EPOCHS_FILE).open("a", encoding="utf-8") as file:
             file.write(_line(record))
         watcher.epoch(record)
-        if epoch.epoch < self.job.spec.epochs and watcher.stop():
+        self._stop_if_asked(watcher)
+
+    def _stop_if_asked(self, watcher: Watcher) -> None:
+        if len(self.history) < self.job.spec.epochs and watcher.stop():
             self._training.write_checkpoint()
-            raise Stopped(epoch.epoch)
+            raise Stopped(len(self.history))
 
     def _record(self, epoch: Epoch, extras: Mapping[str, Any]) -> Record:
         """An epoch as it stands in the result; a quantity has no accuracy, and its NLL is that in its own unit."""
