@@ -417,20 +417,20 @@ def test_a_run_stopped_within_an_epoch_ends_as_one_that_was_not(tmp_path, monkey
     assert run("train", data, *options, "--quiet", "--out", tmp_path / "whole").exit_code == 0
     line = train_output.moment_line
 
-    def press_after_three_steps(moment, epochs):
-        if (moment.epoch, moment.step) == (2, 3):
+    def press_after_two_steps(moment, epochs):
+        if (moment.epoch, moment.step) == (2, 2):
             signal.raise_signal(signal.SIGINT)
         return line(moment, epochs)
 
     with monkeypatch.context() as patch:
         patch.setattr(training, "MOMENT_SECONDS", 0.0)
         patch.setattr("rankfold.cli.moments._SECONDS", 0.0)
-        patch.setattr(train_output, "moment_line", press_after_three_steps)
+        patch.setattr(train_output, "moment_line", press_after_two_steps)
         stopped = run("train", data, *options, "--out", tmp_path / "parts")
     assert stopped.exit_code == 130
     assert "Stopped within epoch 2 of 4; the checkpoint is kept." in stopped.output
     resumed = run("train", data, "--out", tmp_path / "parts", "--resume")
-    assert "Going on after 3 steps of epoch 2." in resumed.output
+    assert "Going on after 2 steps of epoch 2." in resumed.output
     whole, parts = record_of(tmp_path / "whole"), record_of(tmp_path / "parts")
     for key in ("spec", "ranks", "parameters", "metrics"):
         assert parts[key] == whole[key]
