@@ -9,7 +9,7 @@ Two changes of the factors do:
   no signal.
 - A component of a CP format that is parallel to another, or lies between two, is absorbed: the nearest two are
   fitted to the sum of all three, and it becomes empty, if that changes the weight by less than its own noise. The
-  smallest ones are tried first, until all such changes together come to a small share of the weight.
+  smallest ones are tried first, until all such changes of one moment together come to a small share of the weight.
 
 Nothing is cut here: an empty rank dies by itself, and the pruning rule finds it. All is computed on the CPU in
 float64, so that processes that train one model together take the same decision.
@@ -35,7 +35,7 @@ from rankfold.pruning.optimizer_state import cut_state
 
 # So many components may absorb one, and so many sweeps of alternating least squares find how.
 _NEIGHBOURS, _SWEEPS = 2, 20
-# What a weight loses in all when components are absorbed, as a share of its squared norm, is at most about this much.
+# What a weight loses at one moment when components are absorbed, as a share of its squared norm, is at most about this much.
 _LARGEST_LOSS = 0.03
 # Singular values are kept away from 0 by this share of the largest.
 _SMALLEST_SHARE = 1e-6
