@@ -52,7 +52,8 @@ def criteo(tmp_path):
     """Run rows of DLRM on a file of this name, beside the stored results."""
 
     def call(name, *rows, verify=True):
-        (tmp_path / name).write_bytes(b"\n".join(fake_lines(14)))
+        for file in (name, "criteo-kaggle-extra.tsv"):
+            (tmp_path / file).write_bytes(b"\n".join(fake_lines(14)))
         stored = ["--experiments", EXPERIMENTS, "--results", EXPERIMENTS.parent / "results", "--device", "cpu"]
         options = ["--seeds", "1", "--runs", tmp_path / "runs", "--data", tmp_path / name, *stored]
         options += [] if verify else ["--no-verify"]

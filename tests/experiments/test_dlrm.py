@@ -81,8 +81,24 @@ def test_extra_rows_are_for_training_only(folder):
     assert torch.equal(extra.evaluation.inputs[1], plain.evaluation.inputs[1])
 
 
+@pytest.mark.parametrize("task", [dlrm.TASK, dlrm.EXTRA_TASK])
+def test_the_sample_is_the_same_data_by_its_own_name_and_by_that_of_its_folder(task, folder):
+    """Its categories are numbered by the frequencies of the extra rows too."""
+    sample = folder / "criteo" / "criteo-kaggle-w261-sample.tsv"
+    one, other = (task.load("test", CPU, place, False) for place in (folder, sample))
+    assert one.files == other.files
+    assert torch.equal(one.train.inputs[1], other.train.inputs[1])
+    assert task.edition(sample, True) is None
+    assert task.edition(sample, False) == task.edition(folder, False)
+    (folder / "criteo" / "criteo-kaggle-extra.tsv").unlink()
+    alone = dlrm.TASK.load("test", CPU, sample, False)
+    assert not torch.equal(alone.evaluation.inputs[1], one.evaluation.inputs[1])
+    assert dlrm.TASK.edition(sample, True) == dlrm.TASK.edition(folder, True) == "sample-alone"
+
+
 def test_extra_rows_that_are_not_there_are_missed(folder):
     sample = folder / "criteo" / "criteo-kaggle-w261-sample.tsv"
+    (folder / "criteo" / "criteo-kaggle-extra.tsv").unlink()
     with pytest.raises(MissingData, match=r"there are no extra rows beside .*; name the folder that has"):
         dlrm.EXTRA_TASK.find(sample)
     with pytest.raises(MissingData, match="no extra rows"):
@@ -93,6 +109,7 @@ def test_other_data_than_the_samples_have_a_name(folder, tmp_path):
     assert dlrm.TASK.edition(folder, True) is None
     (folder / "criteo" / "train.txt.gz").touch()
     assert dlrm.TASK.edition(folder, True) == "whole"
+    assert dlrm.TASK.edition(folder / "criteo" / "criteo-kaggle-extra.tsv", True) == "extra-alone"
     (tmp_path / "mine.tsv").touch()
     with pytest.raises(DamagedData, match=r"mine\.tsv is none of the published files"):
         dlrm.TASK.edition(tmp_path / "mine.tsv", True)

@@ -25,7 +25,7 @@ from rankfold.data.criteo.encoding import Hash, Lookup, Tables, TokenCounts, enc
 from rankfold.data.criteo.files import blocks
 from rankfold.data.criteo.lines import NUM_CATEGORIES, Rows, read_block
 from rankfold.data.criteo.malformed import MOST_MALFORMED, Tally
-from rankfold.data.criteo.published import EXTRA, SAMPLE, WHOLE
+from rankfold.data.criteo.published import EXTRA, SAMPLE, WHOLE, unpacked_name
 from rankfold.data.errors import DamagedData, MissingData
 from rankfold.data.location import VARIABLE, data_root, origin
 from rankfold.wrapping import warn
@@ -92,23 +92,28 @@ def find_files(folder: str | os.PathLike[str] | None = None) -> list[Path]:
     """The files of the data set: rows in time order first, extra rows for training, if there are any, after them.
 
     ``folder`` may be the file itself, a folder with ``train.txt`` or the published sample in it, or the root of all
-    data sets. The files may be packed, with ``.gz`` or ``.xz`` after their names.
+    data sets. The files may be packed, with ``.gz`` or ``.xz`` after their names. The sample has its extra rows beside
+    it, whether it is named itself or its folder: frequencies of both number the categories.
     """
     root = data_root(folder)
     if folder is not None and not root.exists():
         raise MissingData(f"{root} does not exist; name {WHOLE}, plain, .gz or .xz, or the folder that it is in")
     if root.is_file():
-        return [root]
+        return _with_extra(root)
     for place in (root / "criteo", root):
         for name in (WHOLE, SAMPLE):
             if (main := _find(place, name)) is not None:
-                extra = _find(place, EXTRA) if name == SAMPLE else None
-                return [main] if extra is None else [main, extra]
+                return _with_extra(main)
     raise MissingData(
         f"criteo is not here; looked for {WHOLE} and {SAMPLE}, plain, .gz or .xz, in {root.absolute() / 'criteo'} "
         f"and {root.absolute()}. The data root is {origin(folder)}. Get {WHOLE} of the Criteo Display Advertising "
         f"Challenge, {_SOURCE}, and name it or its folder with --data or in the environment variable {VARIABLE}"
     )
+
+
+def _with_extra(main: Path) -> list[Path]:
+    extra = _find(main.parent, EXTRA) if unpacked_name(main) == SAMPLE else None
+    return [main] if extra is None else [main, extra]
 
 
 def _find(place: Path, name: str) -> Path | None:

@@ -15,22 +15,24 @@ _SHA256 = {
     f"{SAMPLE}.xz": "1940417309852d8b8b19d5c7763cd4ed373f52f28134c7c650d12cafa402be1a",
     f"{EXTRA}.xz": "cfc49ee189bfe82b4c9f38726e6be6a9ed1edebd977e66d9ee2df88859ffb1a8",
 }
+_ALONE = {WHOLE: "whole", SAMPLE: "sample-alone", EXTRA: "extra-alone"}
 _BEGINNING = 2**20
 _TRY_ANYWAY = "give --no-verify to use it as it is"
 
 
 def edition(files: Sequence[Path], verify: bool = True) -> str | None:
-    """What to call other data than the published samples: the whole file of the challenge, or files of one's own.
+    """What to call other data than both published samples: the whole file of the challenge, or files of one's own.
 
-    Files that are not to be verified are told apart by what they hold, whatever their names are.
+    One sample without the other numbers its categories differently. Files that are not to be verified are told apart by
+    what they hold, whatever their names are.
 
     >>> edition([Path("criteo/train.txt.gz")])
     'whole'
     """
     if not verify:
-        return f"{Path(_unpacked_name(files[0])).stem}-{_fingerprint(files)}"
+        return f"{Path(unpacked_name(files[0])).stem}-{_fingerprint(files)}"
     check_names(files)
-    return "whole" if _unpacked_name(files[0]) == WHOLE else None
+    return _ALONE[unpacked_name(files[0])] if len(files) == 1 else None
 
 
 def _fingerprint(files: Sequence[Path]) -> str:
@@ -45,7 +47,7 @@ def _fingerprint(files: Sequence[Path]) -> str:
 def check_names(files: Sequence[Path]) -> None:
     """Refuse files of other names than the published ones; that takes no time, however long they are."""
     for path in files:
-        if _unpacked_name(path) not in _ROWS:
+        if unpacked_name(path) not in _ROWS:
             raise DamagedData(f"{path} is none of the published files, {', '.join(_ROWS)}; {_TRY_ANYWAY}")
 
 
@@ -53,13 +55,14 @@ def check_published(files: Sequence[Path], file_rows: Sequence[int]) -> None:
     """Refuse files of other names, other sizes or, where it is known, another checksum."""
     check_names(files)
     for path, rows in zip(files, file_rows, strict=True):
-        expected = _ROWS[_unpacked_name(path)]
+        expected = _ROWS[unpacked_name(path)]
         if rows != expected:
             raise DamagedData(f"{path} has {rows:,} rows, expected {expected:,}; {_TRY_ANYWAY}")
         check_checksum(path)
 
 
-def _unpacked_name(path: Path) -> str:
+def unpacked_name(path: Path) -> str:
+    """The name of a file without that of its packing."""
     return path.name.removesuffix(".gz").removesuffix(".xz")
 
 
