@@ -74,12 +74,25 @@ def test_results_of_other_data_are_no_results_of_these(criteo, monkeypatch):
         assert "cpu has 16 GB; name the rows to run: ttm-fr" in said
 
 
-def test_a_file_of_fewer_rows_than_a_batch_is_named(criteo, tmp_path):
-    # 12 of the 14 rows train
-    failed = criteo("mine.tsv", "ttm-fr", verify=False)
-    assert failed.exit_code == 1
-    expected = "mine.tsv: there are 12 rows to train on, fewer than one batch of 128; name a file of more rows"
-    assert expected in " ".join(failed.output.split())
+@pytest.mark.parametrize(
+    ("name", "verify", "expected"),
+    [
+        # 12 of the 14 rows train
+        (
+            "mine.tsv",
+            False,
+            "mine.tsv: there are 12 rows to train on, fewer than one batch of 128; name a file of more rows",
+        ),
+        ("train.txt", True, "train.txt has 14 rows, expected 45,840,617; give --no-verify"),
+    ],
+)
+def test_a_wrong_file_is_named_once_before_the_first_run(name, verify, expected, criteo):
+    refused = criteo(name, "ttm-fr", "tt-fr", verify=verify)
+    assert refused.exit_code == 2
+    assert (
+        "".join(refused.output.replace("│", " ").split()).count("".join(expected.split())) == 1
+    )  # lines break anywhere
+    assert "ttm-fr-seed0" not in refused.output
 
 
 def test_data_that_are_named_must_be_there(tmp_path):

@@ -21,6 +21,7 @@ from rankfold.experiments.memory_check import check_memory
 from rankfold.experiments.planning import Request, Schedule, schedule
 from rankfold.experiments.registry import task_named
 from rankfold.experiments.results import Places
+from rankfold.experiments.run import load_data
 from rankfold.experiments.runner import Event, execute
 from rankfold.experiments.spec import task_name
 
@@ -77,6 +78,7 @@ def reproduce(
                 console.print(needs, highlight=False)
             check_folder(results, "--results")
             check_folder(runs, "--runs")
+            _check_files(plan, places)
             _execute(plan, request.places(places), chosen, jobs, board, console)
     except KeyboardInterrupt:
         console.print(f"[yellow]Stopped{board.kept}[/] Give the same command again to go on.", highlight=False)
@@ -113,6 +115,17 @@ def _schedule(request: Request, places: Places, device: torch.device) -> Schedul
     except (ValueError, FileNotFoundError, MissingData, DamagedData) as error:
         raise typer.BadParameter(str(error)) from error
     return plan
+
+
+def _check_files(plan: Schedule, places: Places) -> None:
+    """Find before the first run what is wrong with files of anybody's own. On the CPU they are only opened."""
+    if task_named(plan.waiting[0].task_name).edition is None:
+        return
+    try:
+        for run in plan.waiting:
+            load_data(run, places, torch.device("cpu"))
+    except (ValueError, OSError, MissingData, DamagedData) as error:
+        raise typer.BadParameter(str(error), param_hint="--data") from error
 
 
 def _execute(plan: Schedule, places: Places, device: torch.device, jobs: int, board: Board, console: Console) -> None:

@@ -36,13 +36,19 @@ def _load_once(task: str, split: Split, device: torch.device, folder: Path | Non
     return task_named(task).load(split, device, folder, verify)
 
 
+def load_data(run: Run, places: Places, device: torch.device) -> Data:
+    """What a run shares with others of its split. Files with fewer rows than one of its batches are refused."""
+    data = _load_once(run.task_name, run.spec.split, device, places.data, places.verify)
+    _check_size(data, run.spec.batch_size)
+    return data
+
+
 def perform(run: Run, places: Places, device: torch.device, listener: Listener = Listener()) -> dict[str, Any]:
     """Train, evaluate and write the result, which is also returned; the model is left in the run's folder."""
     start_measuring_memory(device)
     oracle = oracle_ranks(run, places)
     task = task_named(run.task_name)
-    data = task.prepare(_load_once(run.task_name, run.spec.split, device, places.data, places.verify), run.spec)
-    _check_size(data, run.spec.batch_size)
+    data = task.prepare(load_data(run, places, device), run.spec)
     folder = run.folder(places)
     workshop = Workshop(task, data, folder, places.runs / run.table / "shared", listener)
     with warnings.catch_warnings(record=True) as caught:
