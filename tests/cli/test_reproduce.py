@@ -2,6 +2,7 @@
 
 import io
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -118,6 +119,8 @@ def test_one_row_is_run_once_and_shown(invoke, tmp_path):
     result = json.loads(file.read_text())
     shown = invoke("table")
     assert shown.exit_code == 0
+    *_, command, _ = second.output.split("`")
+    assert CliRunner().invoke(app, shlex.split(command)[1:]).output == shown.output
     assert f"{result['parameters']['training']:,}" in shown.output
     assert "| TTM    | ARD-LU" in invoke("table", "--format", "markdown").output
 
@@ -125,6 +128,8 @@ def test_one_row_is_run_once_and_shown(invoke, tmp_path):
 def test_the_table_goes_into_a_file(invoke, tmp_path):
     readme = tmp_path / "README.md"
     readme.write_text("nothing\n")
+    assert "there are no results" in invoke("table", "--write", readme).stderr
+    invoke("reproduce", "ttm-fr", "--seeds", "1")
     refused = invoke("table", "--write", readme)
     assert refused.exit_code == 2
     assert "<!-- table tiny: begin, generated -->" in refused.output

@@ -1,6 +1,8 @@
 """The table is made of the results, and the README's of the table."""
 
+import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -75,35 +77,62 @@ def test_quick_results_are_not_held_against_targets_of_full_training(places):
 def test_results_that_were_kept_apart_are_pointed_out(variant, places):
     def run(results, *options):
         arguments = ["table", "mnist", "--experiments", places.experiments, "--results", results, *options]
-        return CliRunner(env={"COLUMNS": "500", "TERMINAL_WIDTH": "500"}).invoke(app, [str(a) for a in arguments])
+        return CliRunner(env={"COLUMNS": "1000", "TERMINAL_WIDTH": "1000"}).invoke(app, [str(a) for a in arguments])
 
     def noted(*options, results=places.results):
         result = run(results, *options)
-        assert result.exit_code == 0, result.output
+        assert result.exit_code == 2
+        assert result.stdout == ""  # no table of dashes
         return result.stderr
 
     options, apart = [f"--{name}" for name in variant], "-".join(variant)
-    same_folders = f"--experiments {places.experiments} --results {places.results}"
-    nothing = f"note: there are no results in {places.results}"
+    experiments = f"--experiments {places.experiments}"
+    nothing = f"error: there are no results in {places.results}"
     assert noted() == (
-        f"{nothing}/mnist; make some with `rankfold reproduce mnist {same_folders}`, or give with --results the "
-        "folder mnist is in\n"
+        f"{nothing}/mnist; make some with `rankfold reproduce mnist {experiments} --results {places.results}`, or give "
+        "with --results the folder mnist is in\n"
     )
     assert noted(*options) == (
-        f"{nothing}/{apart}/mnist; make some with `rankfold reproduce mnist {' '.join(options)} {same_folders}`, or "
-        f"give with --results the folder {apart}/mnist is in\n"
+        f"{nothing}/{apart}/mnist; make some with `rankfold reproduce mnist {' '.join(options)} {experiments} "
+        f"--results {places.results}`, or give with --results the folder {apart}/mnist is in\n"
     )
     request = Request("mnist", **variant)
     leave_result(request.places(places), "cp-ard-lu", 0, accuracy=0.98, final=100, request=request)
     folder = places.results / apart / "mnist"
-    assert noted() == f"{nothing}/mnist, but in {folder}: give {' '.join(options)} to see them\n"
-    assert noted(*options) == ""
+    command = f"`rankfold table mnist {' '.join(options)} {experiments} --results {places.results}`"
+    assert noted() == f"{nothing}/mnist; those in {folder} are shown by {command}\n"
+    shown = run(places.results, *options)
+    assert (shown.exit_code, shown.stderr) == (0, "")
     # the folder of a variant itself: its results are no damaged ones of full training
-    remedy = f"of {' '.join(options)}, give --results {places.results} {' '.join(options)}"
-    assert noted(*options, results=folder.parent).endswith(f"/mnist; for those {remedy}\n")
+    assert noted(*options, results=folder.parent).endswith(f"/mnist; those in {folder} are shown by {command}\n")
     refused = run(folder.parent)
     assert refused.exit_code == 2
-    assert f"but if it is one {remedy}" in refused.output
+    assert f"but if it is one of {' '.join(options)}, give {command}" in refused.output
+
+
+@pytest.mark.parametrize("options", [[], ["--quick"]])
+def test_results_of_other_data_are_pointed_out(options, places):
+    request = Request("mnist", quick=bool(options), edition="mine-1a2b3c4d")
+    leave_result(request.places(places), "cp-ard-lu", 0, accuracy=0.98, final=100, request=request)
+    pointing = CliRunner().invoke(
+        app, ["table", "mnist", "--experiments", str(places.experiments), "--results", str(places.results), *options]
+    )
+    assert pointing.exit_code == 2
+    words = shlex.split(pointing.stderr.split("`")[1])
+    assert words[:2] == ["rankfold", "table"]
+    shown = CliRunner().invoke(app, words[1:])
+    assert shown.exit_code == 0
+    assert "98.00" in shown.stdout
+
+
+@pytest.mark.parametrize(("rows", "said"), [(19_592, True), (6_548_660, False)])
+def test_what_is_said_of_the_sample_of_clicks_is_not_said_of_other_data(rows, said, places):
+    request = Request("dlrm")
+    leave_result(places, "ttm-fr", 0, accuracy=0.77, final=100, request=request)
+    file = places.results / "dlrm" / "ttm-fr-seed0.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"data": {"num_evaluation": rows, "verified": True}}))
+    arguments = ["table", "dlrm", "--experiments", str(places.experiments), "--results", str(places.results)]
+    assert ("note: the published sample has 0.3 %" in CliRunner().invoke(app, arguments).stderr) == said
 
 
 def test_targets_are_met_or_missed(places):

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.live import Live
 
 from rankfold.cli.device import chosen_device
+from rankfold.cli.kept_results import command_to_show, folder_of
 from rankfold.cli.reproduce_screen import Board, final_lines
 from rankfold.cli.stopping import exit_code, nothing_written_yet, patience, stop_requests
 from rankfold.cli.writing import check_folder
@@ -59,8 +60,8 @@ def reproduce(
 
     One run writes one file, `results/<table>/<row>-seed<k>.json`. Ctrl-C stops between two steps and
     keeps a checkpoint; the same command goes on from there. Ctrl-C again stops at once. Results of `--quick`,
-    `--validation` and other data than the published ones are kept in folders of their own. `rankfold table` shows
-    what there is.
+    `--validation` and other data than the published ones are kept in folders of their own. The last line
+    is the `rankfold table` command that shows them.
 
     Exit codes: 0 all runs have results, 1 some failed, 2 the request is wrong, 130 stopped by Ctrl-C,
     143 by SIGTERM, which does the same.
@@ -83,7 +84,7 @@ def reproduce(
     except KeyboardInterrupt:
         console.print(f"[yellow]Stopped{board.kept}[/] Give the same command again to go on.", highlight=False)
         raise typer.Exit(exit_code(board.stop_requests)) from None
-    for line in final_lines(plan, board, request.places(places).results / table):
+    for line in final_lines(plan, board, folder_of(request, places), command_to_show(request, places)):
         console.print(line, highlight=False, soft_wrap=True)
     if plan.failures:
         raise typer.Exit(FAILED)

@@ -120,8 +120,8 @@ def total_epochs(run: Run) -> int:
     return run.spec.epochs + (run.spec.fine_tune_epochs if run.spec.compresses else 0)
 
 
-def final_lines(plan: Schedule, board: Board, folder: Path) -> Iterator[str]:
-    """Failures of runs that were never started, and how many have results."""
+def final_lines(plan: Schedule, board: Board, folder: Path, show: str) -> Iterator[str]:
+    """Failures of runs that were never started, how many have results, and the command to ``show`` them."""
     for name, why in plan.failures.items():
         if name not in board.told:
             yield _failure_line(name, why)
@@ -138,6 +138,8 @@ def final_lines(plan: Schedule, board: Board, folder: Path) -> Iterator[str]:
     else:
         known = f" ({old} from before)" if old > 0 and not plan.failures else ""
         yield f"{counts}{known}, in {folder}; {_clock(seconds)}."
+    if plan.finished:
+        yield f"{'It is' if one else 'They are'} shown by `{escape(show)}`."
 
 
 def _position(run: Run, epoch: Epoch | None) -> int:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-import shlex
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from rankfold.cli.kept_results import (
+    Kept,
+    command_to_make,
+    command_to_show,
+    folder_of,
+    kept_elsewhere,
+    kept_in_folder_itself,
+)
 from rankfold.cli.reading import refusal
 from rankfold.cli.writing import writing
 from rankfold.experiments.planning import Request
 from rankfold.experiments.registry import TASKS
 from rankfold.experiments.results import DamagedResult, Places
-from rankfold.experiments.summary import summarize
+from rankfold.experiments.summary import Result, Summary, summarize
 from rankfold.experiments.tables import brief_grid, grids
-from rankfold.grids import Style, render, write_between_markers
+from rankfold.grids import Grid, Style, render, write_between_markers
 
+NOTHING_THERE = 2
 _DEFAULT = Places()
 
 
@@ -40,78 +48,68 @@ def table(
     prior. A *bar* is what a row must reach, a *goal* what it should. One AUC is not below another if the interval of
     their difference, by a paired bootstrap over the seeds that both have, reaches zero. What the tables mean is said
     in docs/results.
+
+    Exit codes: 0 there are results, 2 there are none, or the request is wrong.
     """
     request, places = Request(name, quick=quick, validation=validation), Places(experiments, results)
-    try:
-        summary = summarize(request, places)
-        tables = [brief_grid(summary)] if brief else grids(summary)
-        said = render(tables, format)
-        if write is not None:
-            with writing(write, "--write"):
-                changed = write_between_markers(write, f"table {name}", render(tables, "markdown"))
-            said = f"{write} is {'now' if changed else 'already'} up to date"
-    except DamagedResult as error:
-        instead = _named_itself(request, places)
-        raise refusal(ValueError(f"{error}; but if it is one of {instead}") if instead else error) from error
-    except (ValueError, OSError) as error:
-        raise refusal(error) from error
-    typer.echo(said)
-    if (task := TASKS.get(name)) is not None and task.remark is not None:
-        typer.echo(f"note: {task.remark}", err=True)
+    summary = _summary(request, places)
     runs = [result for row in summary.rows for result in row.results]
+    if not runs:
+        typer.echo(f"error: {_nothing_found(request, places)}", err=True)
+        raise typer.Exit(NOTHING_THERE)
+    tables = [brief_grid(summary)] if brief else grids(summary)
+    typer.echo(render(tables, format) if write is None else _written(write, name, tables))
+    for remark in _remarks(name, runs):
+        typer.echo(f"note: {remark}", err=True)
     if unverified := sum(run.get("data", {}).get("verified") is False for run in runs):
         typer.echo(f"note: {unverified} of these runs took data that nobody verified, by --no-verify", err=True)
-    if not runs:
-        typer.echo(_nothing_found(request, places), err=True)
+
+
+def _summary(request: Request, places: Places) -> Summary:
+    """All there is, or an error about the request or a file."""
+    try:
+        return summarize(request, places)
+    except DamagedResult as error:
+        if (kept := kept_in_folder_itself(request, places)) is None:
+            raise refusal(error) from error
+        options = " ".join(f"--{name}" for name in kept[0].variant)
+        raise refusal(ValueError(f"{error}; but if it is one of {options}, give {_shown_by(kept)}")) from error
+    except (ValueError, OSError) as error:
+        raise refusal(error) from error
+
+
+def _written(file: Path, name: str, tables: Sequence[Grid]) -> str:
+    """Put the tables into their section of a file; what to say of it."""
+    try:
+        with writing(file, "--write"):
+            changed = write_between_markers(file, f"table {name}", render(tables, "markdown"))
+    except (ValueError, OSError) as error:
+        raise refusal(error) from error
+    return f"{file} is {'now' if changed else 'already'} up to date"
+
+
+def _remarks(name: str, runs: Sequence[Result]) -> list[str]:
+    """What to know before these results are held beside the paper's."""
+    task = TASKS.get(name)
+    if task is None or task.remark is None:
+        return []
+    return list(dict.fromkeys(filter(None, (task.remark(run.get("data", {})) for run in runs))))
 
 
 def _nothing_found(request: Request, places: Places) -> str:
-    """Where results were looked for, and where there are some, or how to make them."""
-    folder = _folder(request, places)
-    nothing = f"note: there are no results in {folder}"
-    for other in _variants(request) if not request.variant else ():
-        if _has_results(_folder(other, places)):
-            return f"{nothing}, but in {_folder(other, places)}: give {_options(other)} to see them"
-    if instead := _named_itself(request, places):
-        return f"{nothing}; for those of {instead}"
+    """Where results were looked for, and how to see those there are, or to make some."""
+    folder = folder_of(request, places)
+    nothing = f"there are no results in {folder}"
+    itself = kept_in_folder_itself(request, places)
+    others = [itself] if itself else kept_elsewhere(request, places)
+    if shown := [f"those in {folder_of(*kept)} are shown by {_shown_by(kept)}" for kept in others]:
+        return "; ".join([nothing, *shown])
     below = folder.relative_to(places.results)
-    make = f"make some with `{_command(request, places)}`"
+    make = f"make some with `{command_to_make(request, places)}`"
     if (task := TASKS.get(request.table)) is not None and task.edition is not None:
         make += " (which says where those of other data than the published ones go)"
     return f"{nothing}; {make}, or give with --results the folder {below} is in"
 
 
-def _named_itself(request: Request, places: Places) -> str | None:
-    """What to give in place of a folder that holds the results of a variant, such as results/quick."""
-    for other in _variants(request):
-        if places.results.name == "-".join(other.variant) and _has_results(places.results / request.table):
-            return f"{_options(other)}, give --results {places.results.parent} {_options(other)}"
-    return None
-
-
-def _command(request: Request, places: Places) -> str:
-    """That makes the results where they were looked for."""
-    words = ["rankfold", "reproduce", request.table, *_options(request).split()]
-    if places.experiments != _DEFAULT.experiments:
-        words += ["--experiments", str(places.experiments)]
-    if places.results != _DEFAULT.results:
-        words += ["--results", str(places.results)]
-    return shlex.join(words)
-
-
-def _variants(request: Request) -> list[Request]:
-    """The same request with results that are kept apart."""
-    options = ((True, False), (False, True), (True, True))
-    return [replace(request, quick=quick, validation=validation) for quick, validation in options]
-
-
-def _folder(request: Request, places: Places) -> Path:
-    return request.places(places).results / request.table
-
-
-def _has_results(folder: Path) -> bool:
-    return any(folder.glob("*-seed*.json"))
-
-
-def _options(request: Request) -> str:
-    return " ".join(f"--{name}" for name in request.variant)
+def _shown_by(kept: Kept) -> str:
+    return f"`{command_to_show(*kept)}`"

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from rankfold.data.criteo import KAGGLE_SIZES, Criteo, Tables, find_files, prepare, seventh
 from rankfold.data.criteo.progress_bar import ProgressBar
-from rankfold.data.criteo.published import EXTRA, SAMPLE, check_names, check_published, edition
+from rankfold.data.criteo.published import EXTRA, ROWS, SAMPLE, check_names, check_published, edition
 from rankfold.data.errors import MissingData
 from rankfold.experiments.clicks import click_loss, evaluate
 from rankfold.experiments.spec import FormatName, Split
@@ -111,9 +112,16 @@ def _examples(data: Criteo, parts: list[slice], device: torch.device) -> Example
     return Examples((numbers, categories), labels)
 
 
-_SAMPLE = (
-    "the published sample has 0.3 % of the paper's rows: compare what it trains with its dense row, not the paper's"
-)
+def _remark(about: Mapping[str, Any], more: str = "") -> str | None:
+    """For results of the sample, which are known by how many rows a day of it has."""
+    days = (seventh(ROWS[SAMPLE], day) for day in (6, 7))
+    if about.get("num_evaluation") not in [day.stop - day.start for day in days]:
+        return None
+    return (
+        "the published sample has 0.3 % of the paper's rows: compare what it trains with its dense row, not the "
+        f"paper's{more}"
+    )
+
 
 TASK = Task(
     network,
@@ -125,11 +133,11 @@ TASK = Task(
     too_large=True,
     find=find_files,
     edition=_edition,
-    remark=_SAMPLE,
+    remark=_remark,
 )
 EXTRA_TASK = replace(
     TASK,
     load=partial(load, extra=True),
     find=find_files_with_extra,
-    remark=f"{_SAMPLE}; here there are half as many again",
+    remark=partial(_remark, more="; here there are half as many again"),
 )

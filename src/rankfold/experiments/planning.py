@@ -34,8 +34,12 @@ class Request:
 
     def places(self, places: Places) -> Places:
         """Where the results of this request belong."""
-        apart = (self.edition, *self.variant) if self.edition else self.variant
-        return places.apart(*apart) if apart else places
+        places = self.edition_places(places)
+        return places.apart("-".join(self.variant)) if self.variant else places
+
+    def edition_places(self, places: Places) -> Places:
+        """Where the results of these data belong, those of all variants."""
+        return places.apart(self.edition) if self.edition else places
 
     @property
     def variant(self) -> tuple[str, ...]:

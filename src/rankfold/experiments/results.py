@@ -36,9 +36,8 @@ class Places:
     data: Path | None = None
     verify: bool = True
 
-    def apart(self, *variant: str) -> Places:
+    def apart(self, name: str) -> Places:
         """The same with results and runs of a variant, such as ``quick``, in folders of their own."""
-        name = "-".join(variant)
         return Places(self.experiments, self.results / name, self.runs / name, self.data, self.verify)
 
 

@@ -150,7 +150,8 @@ class Task:
         edition: what sets the data in a folder, verified or not, apart from the published ones, as a name; ``None`` if
             nothing does.
         needs: what a run asks of the machine, where that is more than most have.
-        remark: what to know before our results are held beside the paper's.
+        remark: what to know before a result is held beside the paper's, by what it says of its data; ``None`` if there
+            is nothing.
     """
 
     network: Callable[[], nn.Module]
@@ -166,7 +167,7 @@ class Task:
     find: Callable[[Path | None], object] | None = None
     edition: Callable[[Path | None, bool], str | None] | None = None
     needs: str | None = None
-    remark: str | None = None
+    remark: Callable[[Mapping[str, Any]], str | None] | None = None
 
     def tensor_configs(
         self, spec: Spec, inference: Inference, ranks: Mapping[str, Sequence[int]] | None = None

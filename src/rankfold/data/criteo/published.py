@@ -10,7 +10,7 @@ from rankfold.data.errors import DamagedData
 
 WHOLE, SAMPLE, EXTRA = "train.txt", "criteo-kaggle-w261-sample.tsv", "criteo-kaggle-extra.tsv"
 # Rows of the whole Kaggle file and of the two samples; samples are checked by the sha256 of their packed files, too.
-_ROWS = {WHOLE: 45_840_617, SAMPLE: 137_139, EXTRA: 63_008}
+ROWS = {WHOLE: 45_840_617, SAMPLE: 137_139, EXTRA: 63_008}
 _SHA256 = {
     f"{SAMPLE}.xz": "1940417309852d8b8b19d5c7763cd4ed373f52f28134c7c650d12cafa402be1a",
     f"{EXTRA}.xz": "cfc49ee189bfe82b4c9f38726e6be6a9ed1edebd977e66d9ee2df88859ffb1a8",
@@ -47,15 +47,15 @@ def _fingerprint(files: Sequence[Path]) -> str:
 def check_names(files: Sequence[Path]) -> None:
     """Refuse files of other names than the published ones; that takes no time, however long they are."""
     for path in files:
-        if unpacked_name(path) not in _ROWS:
-            raise DamagedData(f"{path} is none of the published files, {', '.join(_ROWS)}; {_TRY_ANYWAY}")
+        if unpacked_name(path) not in ROWS:
+            raise DamagedData(f"{path} is none of the published files, {', '.join(ROWS)}; {_TRY_ANYWAY}")
 
 
 def check_published(files: Sequence[Path], file_rows: Sequence[int]) -> None:
     """Refuse files of other names, other sizes or, where it is known, another checksum."""
     check_names(files)
     for path, rows in zip(files, file_rows, strict=True):
-        expected = _ROWS[unpacked_name(path)]
+        expected = ROWS[unpacked_name(path)]
         if rows != expected:
             raise DamagedData(f"{path} has {rows:,} rows, expected {expected:,}; {_TRY_ANYWAY}")
         check_checksum(path)
