@@ -406,3 +406,10 @@ def test_found_ranks_that_are_missing_are_asked_for(tmp_path):
 @pytest.mark.parametrize("name", SMALL)
 def test_every_benchmark_explains_its_columns(name):
     assert len(run_bench("--help", name=name).output.splitlines()) > 15
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("embedding", "It can be below 1×"), ("step", "over floor is explained by")]
+)
+def test_the_floor_is_explained(name, words):
+    assert words in " ".join(run_bench("--help", name=name).output.split())

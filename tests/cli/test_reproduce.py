@@ -309,6 +309,18 @@ def test_the_live_display_says_how_not_to_wait(number, how):
     assert f"; stopping when checkpoints are written, {how} stops at once" in console.file.getvalue()
 
 
+@pytest.mark.parametrize(("of", "shown"), [("network", "parameters 7,175"), ("layers", "tensorized layers 7,175")])
+def test_parameters_of_some_layers_are_not_taken_for_those_of_the_network(of, shown):
+    run = Run("dlrm", "tt-fr", Spec("fr", "tt", epochs=1))
+    result = {
+        "metrics": {"posterior_mean": {"accuracy": 0.77, "nll_nats": 0.49}},
+        "parameters": {"of": of, "final": 7175},
+        "ranks": {"after": {}},
+        "timing": {"training_seconds": 1.0},
+    }
+    assert shown in Board(Schedule([run], {run.name: []})).note(Event(run, result=result))
+
+
 def test_outside_a_clone_the_remedy_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["reproduce", "mnist"])

@@ -73,8 +73,9 @@ def embedding(
     only the dense table takes its sparse SGD step as well, since nothing else can be done with a sparse gradient.
     On CUDA both are timed once more as CUDA graphs, where no time is lost between kernels.
     *memory* is the peak of forward + backward beyond parameters, indices and the output's gradient. *over floor*
-    divides the fastest forward + backward by the time that its bytes and operations take at the speed of a large
-    copy and of a large matrix product, measured first. On an H200 the fastest of other libraries stands beside it.
+    divides the fastest forward + backward by the *floor*, the time that its bytes and operations take at the speed of
+    a large copy and of a large matrix product, measured first. It can be below 1×: what stays in a cache counts as
+    moved, but moves faster than a copy. On an H200 the fastest of other libraries stands beside it.
     """
     session = Session.start("embedding", device, out, as_json=as_json, repeat=repeat, threads=threads)
     cases = embedding_cases(dense_table or session.device.type == "cuda")
@@ -159,7 +160,7 @@ def step(
     *over fixed rank* is what that costs beside training the same factors without a prior. On CUDA the step is timed
     as it is and as one graph (`rankfold.CapturedStep`), and the kernels that it starts are counted and timed.
     *memory* is then that of parameters, optimizer and the peak of a step. *epoch* is the fastest step, once for every
-    batch of the training set; images are not augmented.
+    batch of the training set; images are not augmented. *over floor* is explained by `rankfold bench embedding --help`.
     """
     session = Session.start("step", device, out, as_json=as_json, repeat=repeat, threads=threads)
     chosen = chosen_formats(formats)

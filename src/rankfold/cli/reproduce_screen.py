@@ -238,10 +238,11 @@ def _epoch_line(run: Run, epoch: Epoch) -> str:
 
 
 def _result_line(name: str, result: dict[str, Any]) -> str:
-    scores = result["metrics"]["posterior_mean"]
+    scores, parameters = result["metrics"]["posterior_mean"], result["parameters"]
+    of = " of the tensorized layers" if parameters["of"] == "layers" else ""  # epochs count the whole network's
     return (
         f"[green]✓[/] [bold]{name}[/]  accuracy {scores['accuracy']:.2%}  NLL {scores['nll_nats']:.4f}  "
-        f"parameters {result['parameters']['final']:,}  ranks {_ranks(result['ranks']['after'])}  "
+        f"parameters{of} {parameters['final']:,}  ranks {_ranks(result['ranks']['after'])}  "
         f"{_clock(result['timing']['training_seconds'])}"
     )
 
