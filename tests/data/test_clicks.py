@@ -36,9 +36,10 @@ def test_what_is_wrong_is_named(tmp_path):
         DamagedData, match=r"more than 100 malformed lines(.|\n)*a.txt:301: it has 3 .* 100 more of the"
     ):
         read_clicks(file)
-    file.write_bytes(b"")
-    with pytest.raises(MissingData, match="is empty"):
-        read_clicks(file)
+    for nothing in (b"", b"\n\n"):
+        file.write_bytes(nothing)
+        with pytest.raises(MissingData, match="is empty"):
+            read_clicks(file)
     with pytest.raises(MissingData, match="is no file"):
         read_clicks(tmp_path / "nothing")
 
@@ -72,6 +73,15 @@ def test_a_malformed_first_line_says_nothing_about_the_others(labelled, fault, t
     assert found.lines.tolist() == list(range(2, 61))
     assert np.array_equal(found.tokens, whole.tokens[1:])
     assert (found.labels is not None) == labelled
+
+
+def test_empty_lines_do_not_count(tmp_path):
+    file = clicks(tmp_path / "a.txt", 60)
+    first, *others = file.read_bytes().splitlines()
+    file.write_bytes(b"\n".join([b"", first, b"", *others, *[b""] * 101]))
+    found = read_clicks(file)
+    assert found.left_out is None
+    assert found.lines.tolist() == [2, *range(4, 63)]
 
 
 def test_the_remedy_is_one_that_can_be_had(tmp_path):

@@ -93,7 +93,7 @@ def test_from_a_text_file_with_broken_lines_to_a_trained_model(tmp_path):
     """200 lines, five of them broken; six sevenths train, the rest is predicted."""
     lines = fake_lines(200, values=20)
     for number, broken in (
-        (3, b""),
+        (3, b"junk"),
         (50, b"1\t2\t3"),
         (90, lines[90] + b"\t"),
         (120, b"x" + lines[120][1:]),

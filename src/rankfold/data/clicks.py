@@ -51,7 +51,7 @@ class Clicks:
 def read_clicks(path: Path) -> Clicks:
     """All rows of a file, plain or packed; lines have 40 fields, or 39 if there are no labels.
 
-    A few malformed lines are left out, as :func:`~rankfold.data.criteo.prepare` does.
+    Empty lines are passed over, and a few malformed ones left out, as :func:`~rankfold.data.criteo.prepare` does.
     """
     if not path.is_file():
         raise MissingData(f"{path} is no file; give one in the Criteo format")
@@ -59,16 +59,15 @@ def read_clicks(path: Path) -> Clicks:
     for block in blocks(path):
         if labelled is None:
             labelled = _has_labels(block)
-        rows, found = read_block(block.text, labelled=labelled)
+        rows, numbers, found = read_block(block.text, labelled=labelled)
         for line, why in found:
             tally.note(path, block.first_line + line, why)
         malformed += [block.first_line + line for line, _ in found]
-        in_block = np.arange(block.text.count(b"\n"))
-        lines.append(block.first_line + np.setdiff1d(in_block, [line for line, _ in found]))
+        lines.append(block.first_line + numbers)
         parts.append(rows)
-    if labelled is None:
-        raise MissingData(f"{path} is empty; expected lines of {LABELLED + 1} fields with tabs between them")
     if not any(map(len, parts)):
+        if not malformed:
+            raise MissingData(f"{path} is empty; expected lines of {LABELLED + 1} fields with tabs between them")
         raise DamagedData(f"{path} has no line in the Criteo format: {tally.examples[0]}; give such a file")
     return Clicks(
         path,

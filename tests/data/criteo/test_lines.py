@@ -20,25 +20,28 @@ def with_field(number: int, field: bytes, line: bytes = WHOLE) -> bytes:
 
 
 def slowly(lines):
-    rows, malformed = [], []
-    for number, line in enumerate(lines):
+    rows, numbers, malformed = [], [], []
+    for number, line in enumerate(line.removesuffix(b"\r") for line in lines):
         try:
-            rows.append(read_line(line.removesuffix(b"\r")))
+            rows.append(read_line(line))
+            numbers.append(number)
         except MalformedLine as error:
-            malformed.append((number, str(error)))
-    return rows, malformed
+            if line:
+                malformed.append((number, str(error)))
+    return rows, numbers, malformed
 
 
 def assert_read_alike(lines):
-    rows, malformed = read_block(b"".join(line + b"\n" for line in lines))
-    expected, expected_malformed = slowly(lines)
+    rows, numbers, malformed = read_block(b"".join(line + b"\n" for line in lines))
+    expected, expected_numbers, expected_malformed = slowly(lines)
+    assert numbers.tolist() == expected_numbers
     assert malformed == expected_malformed
     assert list(zip(rows.labels.tolist(), rows.integers.tolist(), rows.tokens.tolist(), strict=True)) == expected
 
 
 def test_a_line_by_hand():
     line = b"\t".join([b"1", b"-2", b"", b"7", *[b""] * 10, b"0000000f", b"", b"deadBEEF", *[b""] * 23])
-    rows, malformed = read_block(line + b"\n")
+    rows, _, malformed = read_block(line + b"\n")
     assert malformed == []
     assert rows.labels.tolist() == [1]
     assert rows.integers[0, :3].tolist() == [-2, 0, 7]
@@ -77,7 +80,7 @@ def test_many_plain_lines():
     ("line", "why"),
     [
         (WHOLE + b"\t", "it has 41 fields, expected 40 with tabs between them"),
-        (b"", "it has 1 field, expected 40"),
+        (b" ", "it has 1 field, expected 40"),
         (with_field(0, b"2"), "its label is '2', expected 0 or 1"),
         (with_field(3, b"1.5"), "its integer 3 is '1.5', expected up to 10 digits"),
         (with_field(18, b"xyz"), "its category 5 is 'xyz', expected 8 hexadecimal digits"),
@@ -85,14 +88,24 @@ def test_many_plain_lines():
     ],
 )
 def test_a_malformed_line_says_why(line, why):
-    rows, ((number, found),) = read_block(WHOLE + b"\n" + line + b"\n" + WHOLE + b"\n")
+    rows, numbers, ((number, found),) = read_block(WHOLE + b"\n" + line + b"\n" + WHOLE + b"\n")
     assert number == 1
+    assert numbers.tolist() == [0, 2]
     assert why in found
     assert len(rows) == 2
 
 
+@pytest.mark.parametrize("labelled", [True, False])
+def test_empty_lines_are_passed_over(labelled):
+    line = WHOLE if labelled else WHOLE.partition(b"\t")[2]
+    rows, numbers, malformed = read_block(b"\n" + line + b"\n\r\n" + line + b"\n\n", labelled=labelled)
+    assert len(rows) == 2
+    assert numbers.tolist() == [1, 3]
+    assert malformed == []
+
+
 def test_nothing_is_no_rows():
-    rows, malformed = read_block(b"")
+    rows, _, malformed = read_block(b"")
     assert len(rows) == 0
     assert malformed == []
     assert rows.tokens.shape == (0, 26)

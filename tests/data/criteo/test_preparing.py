@@ -101,6 +101,12 @@ def test_malformed_lines_are_named_and_left_out(file):
         prepare([file], max_malformed=1)
 
 
+def test_empty_lines_are_no_rows_and_no_faults(file):
+    file.write_bytes(b"\n" + TEXT + b"\n" * 9)
+    data = prepare([file])
+    assert (len(data), data.malformed) == (120, 0)
+
+
 def test_too_many_malformed_lines_stop_it_and_leave_nothing(file, tmp_path):
     file.write_bytes(b"junk\n" * 5 + TEXT)
     with pytest.raises(

@@ -1,7 +1,7 @@
 """Lines of the Criteo Kaggle format.
 
 A line has 40 fields with a tab between each two: the label 0 or 1, 13 integers, 26 categories of 8 hexadecimal
-digits. An integer or a category may be missing; its field is then empty.
+digits. An integer or a category may be missing; its field is then empty. Lines without any character are no rows.
 
 :func:`read_line` defines the format, one line at a time. :func:`read_block` does the same for a whole block of
 lines at once, about a hundred times faster, and asks :func:`read_line` about every line that is not plain.
@@ -73,11 +73,12 @@ def read_line(line: bytes, *, labelled: bool = True) -> tuple[int, list[int], li
     return int(fields[0]), [int(f or b"0") for f in integers], [int(f, 16) if f else MISSING for f in categories]
 
 
-def read_block(block: bytes, *, labelled: bool = True) -> tuple[Rows, list[tuple[int, str]]]:
-    """The rows of a block of whole lines, and of every malformed line its number in the block, from 0, and why.
+def read_block(block: bytes, *, labelled: bool = True) -> tuple[Rows, NDArray[np.int64], list[tuple[int, str]]]:
+    """The rows of a block of whole lines, the numbers of their lines in it, (N,), and of malformed ones, and why.
 
-    Lines without labels have one of 0.
+    Numbers are from 0; empty lines are passed over. Lines without labels have one of 0.
     """
+    empty = b"" if labelled else b"0\t"
     if not labelled:
         block = b"0\t" + block[:-1].replace(b"\n", b"\n0\t") + b"\n"
     text = np.frombuffer(block, np.uint8)
@@ -87,13 +88,16 @@ def read_block(block: bytes, *, labelled: bool = True) -> tuple[Rows, list[tuple
     complete[complete] = plain
     order, exact, malformed = [np.flatnonzero(complete)], [rows if plain.all() else _select(rows, plain)], []
     for number in np.flatnonzero(~complete):
+        line = block[line_starts[number] : line_ends[number]]
+        if line == empty:
+            continue
         try:
-            line = block[line_starts[number] : line_ends[number]]
             exact.append(_single(*read_line(line, labelled=labelled)))
             order.append(np.array([number]))
         except MalformedLine as error:
             malformed.append((int(number), str(error)))
-    return _in_order(exact, np.concatenate(order)), malformed
+    lines = np.concatenate(order)
+    return _in_order(exact, lines), np.sort(lines), malformed
 
 
 # Where lines and fields are ---------------------------------------------------------------------------

@@ -182,7 +182,7 @@ def _read(paths: Sequence[Path], stage: str, tally: Tally, report: Report) -> It
     sizes, start, num_rows = [path.stat().st_size for path in paths], time.perf_counter(), 0
     for number, path in enumerate(paths):
         for block in blocks(path):
-            rows, malformed = read_block(block.text)
+            rows, _, malformed = read_block(block.text)
             for line, why in malformed:
                 tally.note(path, block.first_line + line, why)
             num_rows += len(rows)
