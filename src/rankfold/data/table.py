@@ -77,6 +77,15 @@ class Table:
         return values
 
 
+def is_called_table(path: Path) -> bool:
+    """Whether a file's name is that of a table, plain or packed.
+
+    >>> is_called_table(Path("a.csv.gz")), is_called_table(Path("a.txt"))
+    (True, False)
+    """
+    return without_packing(path).suffix.lower() in (".csv", *PARQUET)
+
+
 def parsed(cells: Sequence[str]) -> NDArray[np.float64] | int:
     """The numbers in cells, (N,), NaN for missing ones; or the first cell that is neither.
 

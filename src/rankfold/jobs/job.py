@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any, final
 
 from rankfold.data.clicks import LABELLED, UNLABELLED
-from rankfold.data.criteo.files import blocks
 from rankfold.data.errors import DamagedData, DataError, MissingData
-from rankfold.data.packing import without_packing
-from rankfold.data.table import PARQUET
+from rankfold.data.first_lines import are_labelled_texts, first_lines, usual_tabs
+from rankfold.data.table import is_called_table
 from rankfold.experiments.results import write_record
 from rankfold.experiments.spec import FormatName, Spec
 from rankfold.jobs.criteo import Impressions
@@ -118,17 +117,30 @@ def kind_of(data: Path, model: ModelName | None, options: DataOptions) -> type[I
         return Images
     if model == "text":
         return Texts
-    is_table = without_packing(data).suffix.lower() in (".csv", *PARQUET)
-    if model == "dlrm":
-        return Tabular if is_table and _first_line(data).count(b"\t") < UNLABELLED else Impressions
-    if options.target is not None or model == "mlp" or is_table:
+    is_table = is_called_table(data)
+    if model == "mlp" or (is_table and model != "dlrm"):
         return Tabular
-    first = _first_line(data)
-    return Impressions if first.count(b"\t") == LABELLED and first[:2] in (b"0\t", b"1\t") else Texts
+    lines = first_lines(data)
+    first = lines[0] if lines else b""
+    if model == "dlrm":
+        return Tabular if is_table and first.count(b"\t") < UNLABELLED else Impressions
+    if first.count(b"\t") == LABELLED and first[:2] in (b"0\t", b"1\t"):
+        return Impressions
+    if options.target is not None and not are_labelled_texts(lines, {options.target}):
+        return Tabular
+    _check_texts(data, lines)
+    return Texts
 
 
-def _first_line(data: Path) -> bytes:
-    return next((block.text.partition(b"\n")[0] for block in blocks(data)), b"")
+def _check_texts(data: Path, lines: Sequence[bytes]) -> None:
+    """Refuse lines of another kind: texts may hold tabs, but not most of them as many."""
+    fields = (usual_tabs(lines) or 0) + 1
+    if fields > 2:
+        raise DamagedData(
+            f"{data}: most lines have {fields} fields with tabs between them; a label and a text are 2, clicks are "
+            f"{LABELLED + 1}, the first of them 0 or 1. Mend the file, or say what it is: a table, whose first row "
+            f"names its columns, with --target; clicks with --model dlrm; texts that hold tabs with --model text"
+        )
 
 
 def make_spec(preparation: Preparation, model: ModelName, num_train: int, given: Mapping[str, Any]) -> Spec:

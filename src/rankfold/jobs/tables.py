@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self, final
@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from rankfold.data.errors import DamagedData, MissingData
-from rankfold.data.table import FIRST_ROW, Table, number, parsed, read_table
+from rankfold.data.first_lines import are_labelled_texts, first_lines
+from rankfold.data.table import FIRST_ROW, Table, is_called_table, number, parsed, read_table
 from rankfold.jobs.columns import (
     CategoryColumn,
     NumberColumn,
@@ -73,8 +74,9 @@ class Tabular(Preparation):
         return Learned(preparation, preparation._encode(table), train, validation)
 
     def read(self, path: Path) -> Encoded:
-        table = read_table(path)
         names = [column.name for column in self.numbers] + [column.name for column in self.categories]
+        _check_no_texts(path, names)
+        table = read_table(path)
         missing = [name for name in names if name not in table.columns]
         if missing:
             raise MissingData(
@@ -161,6 +163,15 @@ class Tabular(Preparation):
             return self.target.encode(_present_numbers(table, name))
         _check_present(table, name)
         return self.target.encode(table.columns[name], lambda n: table.place(n, name))
+
+
+def _check_no_texts(path: Path, names: Sequence[str]) -> None:
+    """Refuse labelled texts, before one of them is taken for the names of columns."""
+    if path.is_file() and not is_called_table(path) and are_labelled_texts(first_lines(path), names):
+        raise DamagedData(
+            f"{path} holds labelled texts, a label, a tab and a text in each line, and texts have no columns; give a "
+            f"table with the columns that training had: {', '.join(names)}"
+        )
 
 
 # What the target means --------------------------------------------------------------------------------
