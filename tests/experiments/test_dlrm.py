@@ -74,6 +74,15 @@ def test_days_are_trained_on_before_the_one_that_is_looked_at(folder, split, day
     assert categories[:, 2].max() > 1_000_000  # hashed into the whole table
 
 
+@pytest.mark.filterwarnings("default")
+def test_a_malformed_line_is_told_of_in_a_line(folder, capsys):
+    file = folder / "criteo" / "criteo-kaggle-w261-sample.tsv"
+    file.write_bytes(file.read_bytes() + b"\njunk\n")
+    dlrm.TASK.load("test", CPU, folder, False)
+    (told,) = (line for line in capsys.readouterr().err.splitlines() if not line.startswith("Criteo, "))
+    assert told.startswith(f"warning: 1 malformed line was left out, the first: {file}:141: it has 1 field, expected")
+
+
 def test_extra_rows_are_for_training_only(folder):
     plain, extra = (task.load("test", CPU, folder, False) for task in (dlrm.TASK, dlrm.EXTRA_TASK))
     assert len(extra.train) == len(plain.train) + 30

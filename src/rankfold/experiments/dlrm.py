@@ -6,7 +6,9 @@ six days train and the last is looked at.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -78,7 +80,7 @@ def load(
     files = find_files_with_extra(folder) if extra else find_files(folder)
     if verify:
         check_names(files)
-    data = prepare(files, tables=Tables(KAGGLE_SIZES, hashing="large"), progress=ProgressBar())
+    data = _prepared(files)
     if verify:
         check_published(files, data.file_rows)
     looked_at = seventh(data.file_rows[0], 7 if split == "test" else 6)
@@ -86,6 +88,15 @@ def load(
     if extra:
         parts.append(slice(data.file_rows[0], len(data)))
     return Data(_examples(data, parts, device), _examples(data, [looked_at], device), files=files)
+
+
+def _prepared(files: Sequence[Path]) -> Criteo:
+    """The arrays of the files; warnings go where the progress bar is, as lines of their own."""
+    with warnings.catch_warnings(record=True) as caught:
+        data = prepare(files, tables=Tables(KAGGLE_SIZES, hashing="large"), progress=ProgressBar())
+    for warning in caught:
+        print(f"warning: {warning.message}", file=sys.stderr)
+    return data
 
 
 def find_files_with_extra(folder: Path | None = None) -> list[Path]:
