@@ -94,6 +94,10 @@ def test_all_columns_at_once():
         ({"hashing": "always"}, "needs sizes to hash into"),
         ({"sizes": (3, 4)}, "sizes must be 26 positive integers"),
         ({"min_count": 0}, "min_count must be a positive integer, got 0"),
+        (
+            {"sizes": KAGGLE_SIZES, "hashing": "always", "min_count": 3},
+            "hashing='always' counts no values, so min_count=3 has no effect",
+        ),
     ],
 )
 def test_wrong_settings_are_named(options, message):

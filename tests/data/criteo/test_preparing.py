@@ -180,7 +180,7 @@ def test_files_are_found(tmp_path, file):
         prepare([])
 
 
-@pytest.mark.parametrize("num_rows", [7, 8, 70, 137_139])
+@pytest.mark.parametrize("num_rows", [8, 9, 70, 137_139])
 def test_days_follow_each_other(num_rows):
     days = [np.arange(num_rows)[seventh(num_rows, day)] for day in range(1, 8)]
     assert np.concatenate(days).tolist() == list(range(num_rows))
@@ -189,6 +189,13 @@ def test_days_follow_each_other(num_rows):
     parts = [np.arange(num_rows)[part] for part in (split.train, split.validation, split.test)]
     assert np.concatenate(parts).tolist() == list(range(num_rows))
     assert len(parts[1]) + len(parts[2]) == len(days[6])
+
+
+def test_rows_of_which_a_part_would_be_empty_are_refused():
+    split = time_split(8)
+    assert all(range(8)[part] for part in (split.train, split.validation, split.test))
+    with pytest.raises(ValueError, match="num_rows must be more than 7, so that no part is empty, got 7"):
+        time_split(7)
 
 
 def test_the_progress_bar_writes_now_and_then():

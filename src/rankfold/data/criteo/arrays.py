@@ -100,6 +100,8 @@ def time_split(num_rows: int) -> TimeSplit:
     >>> time_split(70)
     TimeSplit(train=slice(0, 60, None), validation=slice(60, 65, None), test=slice(65, 70, None))
     """
+    if num_rows <= NUM_DAYS:
+        raise ValueError(f"num_rows must be more than {NUM_DAYS}, so that no part is empty, got {num_rows!r}")
     last = seventh(num_rows, NUM_DAYS)
     middle = (last.start + last.stop) // 2
     return TimeSplit(slice(0, last.start), slice(last.start, middle), slice(middle, last.stop))

@@ -31,7 +31,8 @@ class Tables:
 
     Args:
         sizes: rows of the 26 tables; if left out, as many as there are values, and one for rare ones.
-        min_count: a value seen less often is rare. All rare values of a category share one row.
+        min_count: a value seen less often is rare. All rare values of a category share one row. Where values are
+            hashed none is rare.
         hashing: ``"never"`` looks every value up in a vocabulary, where the most frequent one has row 0. ``"always"``
             hashes. ``"large"`` hashes into tables of at least 1,000,000 rows that the values would fill by less than
             half, so that a sample of the data uses the whole table, and looks up the others.
@@ -55,6 +56,10 @@ class Tables:
             raise ValueError(f"sizes must be {NUM_CATEGORIES} positive integers, got {self.sizes!r}")
         if not is_positive_integer(self.min_count):
             raise ValueError(f"min_count must be a positive integer, got {self.min_count!r}")
+        if self.min_count > 1 and self.hashing == "always":
+            raise ValueError(
+                f"hashing='always' counts no values, so min_count={self.min_count} has no effect; leave one of them out"
+            )
         object.__setattr__(self, "min_count", int(self.min_count))
         if self.sizes is not None:
             object.__setattr__(self, "sizes", tuple(map(int, self.sizes)))
