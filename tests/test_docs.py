@@ -134,7 +134,7 @@ def test_ranks_of_a_table_that_is_switched_off_are_called_empty(tmp_path, monkey
     assert "empty" not in make().lower()
     result_sections._summary.cache_clear()
     (places.results / "imdb" / "tt-ard-lu-seed0.json").unlink()
-    warnings = ["embedding.tensor collapsed: by InformationRule"]
+    warnings = ["embedding.tensor, head.tensor collapsed: by InformationRule"]
     ranks = {"before": {"embedding": [9]}, "after": {"embedding": [1]}}
     leave_result(places, "imdb", "tt-ard-lu", ranks=ranks, warnings=warnings)
     assert "| empty |" in make()

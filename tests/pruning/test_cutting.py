@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 import rankfold as rf
+from rankfold.bayesian_tensor import tensors_of
 from rankfold.config import TensorConfig
 from rankfold.pruning.cutting import cut_dead_ranks
 
@@ -223,6 +224,10 @@ def test_an_averaged_copy_with_other_shapes_is_refused() -> None:
         cut_dead_ranks(model, {"0.tensor": [torch.tensor([True])]}, copies=[average])
 
 
+def sizes_of(groups: list[torch.Tensor]) -> list[int]:
+    return [len(group) for group in groups]
+
+
 @each_format
 def test_a_collapsed_layer_keeps_one_rank_and_says_so(config: TensorConfig) -> None:
     layer = make_layer(config)
@@ -248,6 +253,28 @@ def test_a_collapse_is_told_once_and_with_the_remedy_of_its_rule() -> None:
     with pytest.warns(rf.RankCollapseWarning, match=r"by VarianceRule\(epsilon=1000000.0\).* lower epsilon"):
         rf.prune_(layer, rule=rf.VarianceRule(1e6))
     assert rf.prune_(layer, rule=rf.VarianceRule(1e6)) is None
+
+
+def test_layers_that_collapse_together_are_told_of_together() -> None:
+    model = nn.Sequential(
+        make_layer(CONFIGS[0]), make_layer(CONFIGS[2]), make_layer(replace(CONFIGS[0], inference="map"))
+    )
+    dead = {name: [torch.ones(r, dtype=torch.bool) for r in t.format.ranks] for name, t in tensors_of(model).items()}
+    with pytest.warns(rf.RankCollapseWarning) as caught:
+        cut_dead_ranks(model, dead)
+    both, alone = (str(warning.message) for warning in caught)  # by two rules
+    assert both.startswith("0.tensor, 1.tensor collapsed: by InformationRule")
+    ranks = f"{sizes_of(dead['0.tensor'])}, {sizes_of(dead['1.tensor'])}"
+    assert f"of their ranks {ranks} all of {ranks} are dead" in both
+    assert alone.startswith("2.tensor collapsed: by RelativeNormRule")
+
+
+def test_a_collapse_that_is_an_error_leaves_all_as_it_was() -> None:
+    model = nn.Sequential(make_layer(CONFIGS[0]), make_layer(CONFIGS[0]))
+    some, all_dead = torch.tensor([True, False, False, False]), torch.ones(4, dtype=torch.bool)
+    with pytest.raises(rf.RankCollapseWarning):  # as everywhere in the tests
+        cut_dead_ranks(model, {"0.tensor": [some], "1.tensor": [all_dead]})
+    assert [t.format.ranks for t in tensors_of(model).values()] == [(4,), (4,)]
 
 
 @pytest.mark.parametrize("way", ["prune_", "prune", "step"])

@@ -17,6 +17,7 @@ from rankfold.experiments.summary import Row, Summary, summarize
 from rankfold.experiments.tables import brief_grid, grids, label, shown
 from rankfold.experiments.task import CONFIGS, format_label
 from rankfold.grids import Grid, render
+from rankfold.reporting.cautions import collapsed
 
 ROOT = Path(__file__).parents[2]
 PLACES = Places(ROOT / "experiments", ROOT / "results")
@@ -162,8 +163,7 @@ def ranks_left(name: str, layers: Mapping[str, str]) -> str:
 
 
 def _found(result: dict[str, Any], layer: str) -> str:
-    empty = any(warning.startswith(f"{layer}.tensor collapsed: ") for warning in result["warnings"])
-    return "empty" if empty else _joined(result["ranks"]["after"][layer])
+    return "empty" if layer in collapsed(result["warnings"]) else _joined(result["ranks"]["after"][layer])
 
 
 def _joined(ranks: Iterable[int]) -> str:

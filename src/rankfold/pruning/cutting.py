@@ -115,21 +115,19 @@ def cut_dead_ranks(
     """Cut the ranks marked in ``dead``: for each tensor's name, one boolean tensor per rank group.
 
     Everything is checked before anything is changed. A group whose ranks are all dead keeps the one
-    that carries most, with a warning.
+    that carries most, with one warning for all tensors that have such a group.
     """
     tensors = tensors_of(model)
     chosen = {name: tensors[name] for name, groups in dead.items() if any(bool(g.any()) for g in groups)}
     followers = {name: same_in_copies(name, tensor, copies) for name, tensor in chosen.items()}
     check_state(optimizers, chosen.values())
+    collapsed = {name for name in chosen if any(bool(group.all()) for group in dead[name])}
+    _warn_of_collapse({name: t for name, t in chosen.items() if name in collapsed and not t.collapsed}, dead, rule)
     done = []
     for name, tensor in chosen.items():
-        chosen_rule = rule or default_rule(tensor)
-        collapsed = any(bool(group.all()) for group in dead[name])
-        if collapsed and not tensor.collapsed:
-            _warn_of_collapse(name, tensor, dead[name], chosen_rule)
         for other in (tensor, *followers[name]):
-            other.collapsed = collapsed
-        keep = _kept_ranks(tensor, dead[name], chosen_rule)
+            other.collapsed = name in collapsed
+        keep = _kept_ranks(tensor, dead[name], rule or default_rule(tensor))
         before = tensor.format.ranks
         if all(len(k) == rank for k, rank in zip(keep, before, strict=True)):
             continue
@@ -137,7 +135,7 @@ def cut_dead_ranks(
         for follower in followers[name]:
             _cut(follower, keep, ())
         _cut(tensor, keep, optimizers)
-        done.append(PrunedTensor(name, before, tensor.format.ranks, *changes, collapsed))
+        done.append(PrunedTensor(name, before, tensor.format.ranks, *changes, name in collapsed))
     return PruneResult(tuple(done)) if done else None
 
 
@@ -225,10 +223,19 @@ def _refuse_stale_gradients(parameter: nn.Parameter) -> None:
     parameter.register_hook(check)
 
 
-def _warn_of_collapse(name: str, tensor: BayesianTensor, dead: Sequence[Tensor], rule: PruningRule) -> None:
-    empty = [group.size for group, verdict in zip(tensor.format.rank_groups, dead, strict=True) if bool(verdict.all())]
-    warn(
-        f"{name} collapsed: by {rule}, of its ranks {list(tensor.format.ranks)} all of {empty} are dead, as if all "
-        f"weights were zero; one each is kept. To avoid it, {rule.remedy}",
-        RankCollapseWarning,
-    )
+def _warn_of_collapse(
+    tensors: Mapping[str, BayesianTensor], dead: Mapping[str, Sequence[Tensor]], rule: PruningRule | None
+) -> None:
+    """One warning, or one for each of the rules that judge different tensors."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for name, tensor in tensors.items():
+        own = rule or default_rule(tensor)
+        alike.setdefault((str(own), own.remedy), []).append(name)
+    for (by, remedy), names in alike.items():
+        ranks = ", ".join(str(list(tensors[name].format.ranks)) for name in names)
+        empty = ", ".join(str([len(group) for group in dead[name] if bool(group.all())]) for name in names)
+        warn(
+            f"{', '.join(names)} collapsed: by {by}, of {'its' if len(names) == 1 else 'their'} ranks {ranks} all of "
+            f"{empty} are dead, as if all weights were zero; one each is kept. To avoid it, {remedy}",
+            RankCollapseWarning,
+        )

@@ -12,12 +12,10 @@ _COLLAPSE = " collapsed: "
 def cautions(warnings: Sequence[str], num_layers: int, most_named: int | None = None) -> list[str]:
     """All warnings; those about layers of which nothing was left are one. Of these at most so many are named.
 
-    >>> cautions(["a.tensor collapsed: rank 1", "a.tensor collapsed: rank 2", "b.tensor collapsed: all"], 9)[0][:52]
+    >>> cautions(["a.tensor collapsed: rank 1", "a.tensor, b.tensor collapsed: all"], 9)[0][:52]
     'The data have shown no use for a, b (2 of 9 layers o'
     """
-    # a layer warns at every cut that would have left it nothing; it is named once
-    names = list(dict.fromkeys(weight_name(text.split(_COLLAPSE)[0]) for text in warnings if _is_one(text)))
-    others = [text for text in warnings if not _is_one(text)]
+    names, others = collapsed(warnings), [text for text in warnings if _COLLAPSE not in text]
     if not names:
         return others
     shown = ", ".join(names[:most_named]) + (", …" if most_named is not None and len(names) > most_named else "")
@@ -28,5 +26,11 @@ def cautions(warnings: Sequence[str], num_layers: int, most_named: int | None = 
     ]
 
 
-def _is_one(text: str) -> bool:
-    return _COLLAPSE in text
+def collapsed(warnings: Sequence[str]) -> list[str]:
+    """The layers of which nothing was left; each is named once, though it may have been so at several cuts.
+
+    >>> collapsed(["a.tensor collapsed: by one rule", "a.tensor, b.tensor collapsed: by another"])
+    ['a', 'b']
+    """
+    lists = [text.split(_COLLAPSE)[0] for text in warnings if _COLLAPSE in text]
+    return list(dict.fromkeys(weight_name(tensor) for names in lists for tensor in names.split(", ")))
