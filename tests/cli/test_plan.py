@@ -103,7 +103,7 @@ def test_where_the_rank_makes_no_layer_smaller_half_of_it_does(tmp_path):
 def test_columns_are_named_with_what_they_are_taken_for(tmp_path):
     """Ids by their names or their values; prices, grids and what is called a category are none."""
     data = tmp_path / "t.csv"
-    names = ["id", "user_id", "postcode", "price", "grid", "code", "city", "same", "secret", "y"]
+    names = ["id", "user_id", "town", "price", "grid", "code", "city", "same", "secret", "y"]
     rows = [
         [n, n % 7, (70173, 10115, 20095)[n % 3], 10_000 * (n % 4), n % 5, n % 6, "ab"[n % 2], 1, n, n / 7]
         for n in range(40)
@@ -112,16 +112,16 @@ def test_columns_are_named_with_what_they_are_taken_for(tmp_path):
     command = ("plan", data, "--target", "y", "--categorical", "code", "--ignore", "secret")
     columns = json.loads(run(*command, "--json").output)["data"]["columns"]
     assert columns == {
-        "numbers": ["id", "user_id", "postcode", "price", "grid"],
+        "numbers": ["id", "user_id", "town", "price", "grid"],
         "categories": {"code": 6, "city": 2},
         "ignored": ["secret"],
         "left_out": ["same"],
-        "ids": {"id": "--ignore id", "user_id": "--categorical user_id", "postcode": "--categorical postcode"},
+        "ids": {"id": "--ignore id", "user_id": "--categorical user_id", "town": "--categorical town"},
     }
     planned, trained = run(*command), run("train", *command[1:], "--epochs", 1, "--out", tmp_path / "run")
     for output in (planned.output, trained.output):
         assert (
-            "\nnumbers: id, user_id, postcode, price, grid; categories: code (6 values), city (2 values); "
+            "\nnumbers: id, user_id, town, price, grid; categories: code (6 values), city (2 values); "
             "ignored: secret\n"
             "note: id is taken for a number, but looks like an id; --ignore id?\n"
             "note: user_id is taken for a number, but looks like an id; --categorical user_id?\n"

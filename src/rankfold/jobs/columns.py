@@ -19,8 +19,8 @@ from rankfold.models.mlp import UNKNOWN_ROW
 
 # A category seen once says little; it counts as unknown.
 _MIN_COUNT = 2
-# Ids by their name: id, user_id, userId, item-ID; not paid, nor grid.
-_NAME_OF_ID = re.compile(r"(?:(?:^|[\W_])(?:id|ID|Id)|[a-z](?:Id|ID))$")
+# Ids by their name: id, user_id, userId, item-ID; not paid, nor grid. Codes likewise: postcode, areaCode, zip.
+_NAME_OF_ID = re.compile(r"(?:(?:^|[\W_])(?:id|ID|Id|zip|Zip|ZIP)|[a-z](?:Id|ID|Zip|ZIP)|code|Code|CODE)$")
 # Ids by their values: large, seen again, and no rounder than chance makes them, as prices and salaries are.
 _LEAST_ID, _TIMES_SEEN, _MOST_ROUND = 10_000, 2, 0.3
 
@@ -134,9 +134,9 @@ def looks_like_id(table: Table, name: str) -> bool:
     """Whether a column of numbers may hold ids: whole numbers that are called so, or large ones that come again.
 
     >>> from pathlib import Path
-    >>> table = Table(Path("a.csv"), {"user_id": ["1", "2", "3"], "code": ["70173", "10115"] * 3, "age": ["7", "8"]})
+    >>> table = Table(Path("a.csv"), {"user_id": ["1", "2", "3"], "town": ["70173", "10115"] * 3, "age": ["7", "8"]})
     >>> [name for name in table.columns if looks_like_id(table, name)]
-    ['user_id', 'code']
+    ['user_id', 'town']
     """
     values = table.numbers(name, "correct the cell")
     values = values[~np.isnan(values)]
