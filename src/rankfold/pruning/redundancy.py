@@ -35,7 +35,7 @@ from rankfold.pruning.optimizer_state import cut_state
 
 # So many components may absorb one, and so many sweeps of alternating least squares find how.
 _NEIGHBOURS, _SWEEPS = 2, 20
-# What a weight loses at one moment when components are absorbed, as a share of its squared norm, is at most about this much.
+# What a weight loses at one moment when components are absorbed, as a share of its squared norm, is at most about this.
 _LARGEST_LOSS = 0.03
 # Singular values are kept away from 0 by this share of the largest.
 _SMALLEST_SHARE = 1e-6
