@@ -172,6 +172,24 @@ def test_a_model_that_broke_within_an_epoch_is_not_kept(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_checkpoint_of_a_version_without_those_within_an_epoch_is_taken(tmp_path):
+    whole = train(uninterrupted := make(), tmp_path / "whole")
+
+    def stop(epoch):
+        if epoch.epoch == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(make(), tmp_path / "parts", epoch=stop)
+    file = tmp_path / "parts" / "epoch-0002" / "state.pt"
+    state = torch.load(file, weights_only=True)
+    torch.save({name: state[name] for name in state.keys() - {"steps", "sums", "seconds"}}, file)
+    parts = train(resumed := make(), tmp_path / "parts")
+    assert [replace(epoch, seconds=0.0) for epoch in parts] == [replace(epoch, seconds=0.0) for epoch in whole]
+    for a, b in zip(resumed.state_dict().values(), uninterrupted.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+
+
 def test_a_checkpoint_of_other_settings_is_not_taken(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "CHECKPOINT_SECONDS", 0.0)
 

@@ -260,9 +260,10 @@ class Training:
         self._lr_factor = float("nan")  # unknown, so it is set before the next step
         self.ranks.load_state_dict(state["ranks"])
         self.history = [Epoch(**epoch) for epoch in state["history"]]
-        self._steps_done = state["steps"]
-        self._sums.copy_(state["sums"])
-        self._seconds = state["seconds"]
+        # versions that kept none of these wrote checkpoints at the end of an epoch alone
+        self._steps_done = state.get("steps", len(self.history) * self.steps_per_epoch)
+        self._sums.copy_(state.get("sums", torch.zeros_like(self._sums)))
+        self._seconds = state.get("seconds", 0.0)
         torch.set_rng_state(state["rng"].cpu())
         if state["cuda_rng"] is not None:
             torch.cuda.set_rng_state(state["cuda_rng"].cpu(), self._sums.device)
