@@ -291,6 +291,47 @@ def test_the_live_display_shows_how_far_a_long_epoch_is(width):
     assert max(map(len, shown.splitlines())) <= width
 
 
+@pytest.mark.parametrize(
+    ("spec", "moment", "stage", "shown", "left"),
+    [
+        # 49.5 of 100 epochs are left, and the minute was for a quarter of one
+        (Spec("ard", "tt", epochs=100), Moment("train", 51, 500, 1000, 250), "train", "50/100 + 50%", "198:00 min"),
+        # the dense network was there, and 5 of 10 epochs too
+        (
+            Spec("tc-mr", "tt", epochs=100, fine_tune_epochs=10),
+            Moment("fine-tune", 6, 500, 1000),
+            "fine-tune",
+            "5/10 + 50%",
+            "9:00 min",
+        ),
+    ],
+)
+def test_a_run_that_goes_on_is_shown_where_it_is(spec, moment, stage, shown, left):
+    run = Run("tiny", "a", spec)
+    plan = Schedule([run], {run.name: []})
+    board = Board(plan)
+    plan.take()
+    board.note(Event(run))
+    board.note(Event(run, moment=moment))
+    board.start -= 60.0
+    console = Console(width=120, file=io.StringIO())
+    console.print(board)
+    assert stage in console.file.getvalue()
+    assert shown in console.file.getvalue()
+    assert f"about {left} left" in console.file.getvalue()
+
+
+def test_the_part_of_an_epoch_before_an_interruption_counts_for_no_rate():
+    run = Run("tiny", "a", Spec("ard", "tt", epochs=3))
+    plan = Schedule([run], {run.name: []})
+    board = Board(plan)
+    plan.take()
+    board.note(Event(run, moment=Moment("train", 1, 760, 1000, before=750)))
+    board.note(Event(run, epoch=Epoch("train", 1, 1.0, 0.5, 9.0, 1.0, 10, {}, 240.0)))
+    board.start -= 60.0
+    assert board.seconds_left == pytest.approx(2 * 240.0, rel=1e-3)
+
+
 def test_where_there_is_no_terminal_a_long_epoch_has_a_line_a_minute():
     run = Run("dlrm", "tt-tc-or", Spec("tc-or", "tt", oracle="tt-ard-lu", epochs=3, fine_tune_epochs=2))
     board = Board(Schedule([run], {run.name: []}))

@@ -137,7 +137,8 @@ def test_a_run_stopped_within_an_epoch_ends_as_an_uninterrupted_one(inference, a
     parts = train(
         resumed := make(replace(spec, seed=3), inference=inference), tmp_path / "parts", spec, moment=seen.append
     )
-    assert (seen[0].epoch, seen[0].step, seen[0].steps) == (at[0], at[1] + 1, 9)
+    assert (seen[0].epoch, seen[0].step, seen[0].steps, seen[0].before) == (at[0], at[1] + 1, 9, at[1])
+    assert [moment.before for moment in seen if moment.epoch > at[0]] == [0] * (8 * (10 - at[0]))
     assert [replace(epoch, seconds=0.0) for epoch in parts] == [replace(epoch, seconds=0.0) for epoch in whole]
     assert all(epoch.seconds > 0 for epoch in parts)
     for a, b in zip(resumed.state_dict().values(), uninterrupted.state_dict().values(), strict=True):

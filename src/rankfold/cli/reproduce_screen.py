@@ -46,7 +46,7 @@ class Board:
         self.start = time.perf_counter()
         self.stop_requests: list[int] = []
         self.told: set[str] = set()
-        self._epochs_done = 0
+        self._epochs_done = 0.0
         self._silence = Silence()
 
     def note(self, event: Event, *, live: bool = False) -> str | None:
@@ -63,7 +63,7 @@ class Board:
         if event.moment is not None:
             self.moments[name] = event.moment
             return _moment_line(event.run, event.moment) if self._silence.is_long() else None
-        self.moments.pop(name, None)
+        moment = self.moments.pop(name, None)
         if event.ends:
             self._finish(event.run)
             return _failure_line(name, event.failure) if event.failure else _result_line(name, event.result or {})
@@ -71,7 +71,7 @@ class Board:
         self.latest[name] = event.epoch
         if event.epoch is None:
             return None
-        self._epochs_done += 1
+        self._epochs_done += 1.0 if moment is None else 1.0 - moment.share_before
         if is_first and event.epoch.epoch > 1:
             return f"{name}  going on at epoch {event.epoch.epoch}"
         every = max(1, total_epochs(event.run) // _LINES_PER_RUN)
@@ -85,13 +85,18 @@ class Board:
     @property
     def seconds_left(self) -> float | None:
         """By the rate of epochs so far, which counts all runs side by side."""
-        within = {name: moment.share for name, moment in self.moments.items()}
-        done = self._epochs_done + sum(within.values())
+        lines = self._lines
+        done = self._epochs_done + sum(moment.share - moment.share_before for _, _, moment in lines if moment)
         if not done:
             return None
-        left = sum(total_epochs(run) for run in self.plan.waiting) - sum(within.values())
-        left += sum(total_epochs(run) - _position(run, self.latest.get(run.name)) for run in self.plan.running)
+        left = float(sum(total_epochs(run) for run in self.plan.waiting))
+        left += sum(total_epochs(run) - _position(run, epoch, moment) for run, epoch, moment in lines)
         return left * (time.perf_counter() - self.start) / done
+
+    @property
+    def _lines(self) -> list[_Line]:
+        """The runs under way, with what is known of each."""
+        return [(run, self.latest.get(run.name), self.moments.get(run.name)) for run in self.plan.running]
 
     @property
     def kept(self) -> str:
@@ -102,8 +107,7 @@ class Board:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The runs in a table, with as many columns as there is room for, and how far all of it is."""
-        lines = [(run, self.latest.get(run.name), self.moments.get(run.name)) for run in self.plan.running]
-        if lines:
+        if lines := self._lines:
             yield _fitting(lines, console, options)
         left = self.seconds_left
         gone, runs = _clock(time.perf_counter() - self.start), "run" if self.new == 1 else "runs"
@@ -142,11 +146,15 @@ def final_lines(plan: Schedule, board: Board, folder: Path, show: str) -> Iterat
         yield f"{'It is' if one else 'They are'} shown by `{escape(show)}`."
 
 
-def _position(run: Run, epoch: Epoch | None) -> int:
-    """How many epochs of all stages are behind a run."""
-    if epoch is None:
-        return 0
-    return epoch.epoch + (run.spec.epochs if epoch.stage == "fine-tune" else 0)
+def _position(run: Run, epoch: Epoch | None, moment: Moment | None) -> float:
+    """How many epochs of all stages are behind a run, with the share of the one under way."""
+    if moment is not None:
+        stage, behind = moment.stage, moment.epoch - 1 + moment.share
+    elif epoch is not None:
+        stage, behind = epoch.stage, float(epoch.epoch)
+    else:
+        return 0.0
+    return behind + (run.spec.epochs if stage == "fine-tune" else 0)
 
 
 # The runs under way -----------------------------------------------------------------------------------
@@ -192,12 +200,13 @@ def _ranks_below(lines: Sequence[_Line]) -> Table:
 
 def _cells(run: Run, epoch: Epoch | None, moment: Moment | None) -> dict[str, RenderableType]:
     """By the name of their column."""
-    if epoch is None and moment is None:
+    if moment is not None:
+        stage, done, share = moment.stage, moment.epoch - 1, moment.share
+    elif epoch is not None:
+        stage, done, share = epoch.stage, epoch.epoch, 0.0
+    else:
         return {"run": run.name, "epoch": "[dim]starting[/]"}
-    at_end = epoch is not None and _position(run, epoch) == total_epochs(run)
-    stage = moment.stage if moment is not None else epoch.stage if epoch is not None else ""
-    total, done = _epochs_of(run, stage), 0 if epoch is None or epoch.stage != stage else epoch.epoch
-    share = 0.0 if moment is None else moment.share
+    total, at_end = _epochs_of(run, stage), _position(run, epoch, moment) == total_epochs(run)
     cells: dict[str, RenderableType] = {
         "run": run.name,
         "stage": "evaluation" if at_end else stage,

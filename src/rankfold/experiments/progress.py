@@ -32,16 +32,24 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Moment:
-    """How far training is within an epoch: after ``step`` of its ``steps``; epochs count from 1."""
+    """How far training is within an epoch: after ``step`` of its ``steps``; epochs count from 1.
+
+    The first ``before`` of them were done before an interruption.
+    """
 
     stage: str
     epoch: int
     step: int
     steps: int
+    before: int = 0
 
     @property
     def share(self) -> float:
         return self.step / self.steps
+
+    @property
+    def share_before(self) -> float:
+        return self.before / self.steps
 
 
 @dataclass(frozen=True)

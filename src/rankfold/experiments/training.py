@@ -92,7 +92,7 @@ class Training:
         self._sums = torch.zeros(2, device=examples.device)
         self._seconds = 0.0
         self._start = self._last_moment = self._last_checkpoint = time.perf_counter()
-        self._steps_done = 0
+        self._steps_done = self._steps_restored = 0
         self._lr_factor = 1.0
         state = None if folder is None else read_checkpoint(folder, model, self._settings)
         self.optimizer = _adam(model, spec, examples.device)
@@ -152,7 +152,8 @@ class Training:
         self._last_moment = time.perf_counter()
         if self._checkpoint_is_due(CHECKPOINT_SECONDS_WITHIN):
             self.write_checkpoint()
-        now = Moment(self.stage, len(self.history) + 1, self.position, self.steps_per_epoch)
+        before = max(0, self._steps_restored - len(self.history) * self.steps_per_epoch)
+        now = Moment(self.stage, len(self.history) + 1, self.position, self.steps_per_epoch, before)
         self._tell(listener.moment, now)
 
     @property
@@ -262,6 +263,7 @@ class Training:
         self.history = [Epoch(**epoch) for epoch in state["history"]]
         # versions that kept none of these wrote checkpoints at the end of an epoch alone
         self._steps_done = state.get("steps", len(self.history) * self.steps_per_epoch)
+        self._steps_restored = self._steps_done
         self._sums.copy_(state.get("sums", torch.zeros_like(self._sums)))
         self._seconds = state.get("seconds", 0.0)
         torch.set_rng_state(state["rng"].cpu())
