@@ -173,6 +173,14 @@ def test_a_model_that_broke_within_an_epoch_is_not_kept(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_has_no_checkpoint_is_not_searched_for_one(monkeypatch):
+    """A dense network that is too large for a checkpoint leaves no room for that either."""
+    monkeypatch.setattr(module, "MOMENT_SECONDS", 0.0)
+    monkeypatch.setattr(module, "CHECKPOINT_SECONDS_WITHIN", 0.0)
+    monkeypatch.setattr(module, "not_finite", pytest.fail)
+    assert len(train(make(), None)) == SPEC.epochs
+
+
 def test_a_checkpoint_of_a_version_without_those_within_an_epoch_is_taken(tmp_path):
     whole = train(uninterrupted := make(), tmp_path / "whole")
 

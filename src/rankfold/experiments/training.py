@@ -222,15 +222,16 @@ class Training:
 
     # Checkpoints ----------------------------------------------------------------------------------
 
-    def write_checkpoint(self) -> None:
-        """Keep the state as it is between two steps, if there is a folder for it.
+    def write_checkpoint(self) -> bool:
+        """Keep the state as it is between two steps, if there is a folder for it; whether it is kept.
 
-        That of a model that broke within an epoch is not kept; the check at its end says so.
+        That of a model that broke within an epoch is not; the check at its end says so.
         """
-        broken = self.position > 0 and not_finite(self.model.named_parameters())
-        if self.folder is not None and not broken:
-            write_checkpoint(self.folder, self.model, self._state(), len(self.history), self.position)
         self._last_checkpoint = time.perf_counter()
+        if self.folder is None or (self.position > 0 and not_finite(self.model.named_parameters())):
+            return False
+        write_checkpoint(self.folder, self.model, self._state(), len(self.history), self.position)
+        return True
 
     def _checkpoint_is_due(self, seconds: float) -> bool:
         return time.perf_counter() - self._last_checkpoint >= seconds
