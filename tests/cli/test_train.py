@@ -437,6 +437,24 @@ def test_a_run_stopped_within_an_epoch_ends_as_one_that_was_not(tmp_path, monkey
     assert [{**e, "seconds": 0} for e in parts["history"]] == [{**e, "seconds": 0} for e in whole["history"]]
 
 
+def test_a_run_that_is_stopped_after_its_numbers_broke_has_failed(tmp_path, monkeypatch):
+    data, options = data_of("classes", tmp_path)
+
+    def break_and_press(self, run, *_):
+        with torch.no_grad():
+            next(run.model.parameters()).fill_(torch.nan)
+        signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "MOMENT_SECONDS", 0.0)
+        patch.setattr(train_output.Output, "show_moment", break_and_press)
+        failed = run("train", data, *options, "--batch-size", 16, "--out", tmp_path / "run")
+    assert failed.exit_code == 1
+    assert "training failed at step 1: numbers became NaN or infinite; try --lr" in failed.output
+    assert (tmp_path / "run" / "failure.json").exists()
+    assert "checkpoint is kept" not in failed.output
+
+
 def _interrupt_after(run, epoch, number=signal.SIGINT):
     if len(run.history) == epoch:
         os.kill(os.getpid(), number)

@@ -191,7 +191,8 @@ class JobRun:
 
     def _stop_if_asked(self, watcher: Watcher) -> None:
         if len(self.history) < self.job.spec.epochs and watcher.stop():
-            self._training.write_checkpoint()
+            if not self._training.write_checkpoint():
+                raise NumericalFault(f"a parameter became NaN or infinite by step {self.num_steps}")
             raise Stopped(len(self.history))
 
     def _record(self, epoch: Epoch, extras: Mapping[str, Any]) -> Record:
