@@ -9,7 +9,9 @@ import torch
 from jobs.made_up import clicks, images, table
 from typer.testing import CliRunner
 
+from rankfold.cli import train_output
 from rankfold.cli.main import app
+from rankfold.experiments import training
 from rankfold.health import NumericalFault
 from rankfold.jobs.job import DataOptions, learn
 from rankfold.reporting.wording import percent
@@ -80,6 +82,25 @@ def test_a_stop_while_it_is_trained_loses_nothing_of_the_factors(tmp_path, monke
     whole, parts = record_of(tmp_path / "whole"), record_of(tmp_path / "parts")
     for key in ("dense_accuracy", "ranks", "parameters", "metrics"):
         assert parts[key] == whole[key]
+
+
+def test_it_is_told_of_and_stopped_within_a_long_epoch(tmp_path, monkeypatch):
+    data = table(tmp_path / "t.csv", drop=("price",))
+    line = train_output.moment_line
+
+    def press_after_two_steps(moment, epochs):
+        if (moment.stage, moment.epoch, moment.step) == ("dense", 1, 2):
+            os.kill(os.getpid(), signal.SIGINT)
+        return line(moment, epochs)
+
+    monkeypatch.setattr(training, "MOMENT_SECONDS", 0.0)
+    monkeypatch.setattr("rankfold.cli.moments._SECONDS", 0.0)
+    monkeypatch.setattr(train_output, "moment_line", press_after_two_steps)
+    stopped = run("train", data, "--target", "kind", "--epochs", 1, "--dense", "--out", tmp_path / "run")
+    assert stopped.exit_code == 130
+    assert "dense, to compare with: epoch 1/1, step 2 of 13" in stopped.output
+    assert "step 3 of 13" not in stopped.output.partition("dense, to compare with")[2]
+    assert "Stopped while the dense network was trained; all epochs of the factors are kept." in stopped.output
 
 
 def test_it_may_be_asked_for_when_a_run_goes_on(tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ from rankfold.cli.saying import saying
 from rankfold.cli.stopping import above_cursor
 from rankfold.cli.train_screen import dense_line, progress_line, screen
 from rankfold.experiments.progress import Epoch, Moment
+from rankfold.jobs.dense_twin import STAGE
 from rankfold.jobs.running import JobRun
 
 _LINES = 20  # of epochs, where there is no terminal
@@ -49,6 +50,8 @@ class Output:
     def show_moment(self, run: JobRun, moment: Moment, console: Console, live: Live | None) -> None:
         """How far the epoch under way is."""
         line = moment_line(moment, run.job.spec.epochs)
+        if moment.stage == STAGE:
+            line = f"dense, to compare with: {line}"
         if live is not None:
             parts = [screen(run)] if run.history else []
             live.update(above_cursor(*parts, Text(line, style="dim")), refresh=True)
@@ -67,4 +70,5 @@ class Output:
         elif live is not None:
             live.update(above_cursor(screen(run), dense_line(run, epoch)), refresh=True)
         elif epoch.epoch % every == 0 or epoch.epoch == 1:
+            self._silence.broken()
             console.print(dense_line(run, epoch), highlight=False, soft_wrap=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -30,13 +30,10 @@ def check_has_twin(preparation: Preparation, model: ModelName) -> None:
         raise ValueError(f"--dense does not suit --model {model}, whose dense tables may not fit memory; leave it out")
 
 
-def dense_accuracy(
-    network: Network, spec: Spec, objective: Objective, data: Data, note: Callable[[Epoch], None]
-) -> float:
+def dense_accuracy(network: Network, spec: Spec, objective: Objective, data: Data, listener: Listener) -> float:
     """Train the dense network for the same epochs; its accuracy on the examples held back.
 
-    ``note`` is called after every epoch. A network whose NLL is no longer finite is a
-    :class:`~rankfold.health.NumericalFault`.
+    A network whose NLL is no longer finite is a :class:`~rankfold.health.NumericalFault`.
     """
     torch.manual_seed(spec.seed)
     model = network.make(**network.options).to(data.train.device)
@@ -44,7 +41,7 @@ def dense_accuracy(
     def check(epoch: Epoch) -> None:
         if not math.isfinite(epoch.nll):
             raise NumericalFault(f"the NLL of the dense network became NaN or infinite in epoch {epoch.epoch}")
-        note(epoch)
+        listener.epoch(epoch)
 
     training = Training(
         model,
@@ -57,5 +54,5 @@ def dense_accuracy(
         augment=hiding(objective.unknown_rows, data.train.device),
         count_right=objective.count_right,
     )
-    training.run(Listener(check))
+    training.run(replace(listener, epoch=check))
     return objective.quick_scores(model, data.evaluation)["evaluation_accuracy"]

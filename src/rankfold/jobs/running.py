@@ -63,7 +63,7 @@ class Watcher:
 
     Args:
         epoch: called with the record of every epoch.
-        moment: called twice a second within one.
+        moment: called twice a second within one, and within one of the dense network.
         stop: whether to stop, asked after either.
         dense: called with every epoch of the dense network, where one is trained to compare with.
     """
@@ -153,13 +153,21 @@ class JobRun:
         """The accuracy of the dense network; where its training fails, a warning, for the factors are as good."""
         spec = self.job.spec
 
-        def note(epoch: Epoch) -> None:
-            watcher.dense(epoch)
-            if epoch.epoch < spec.epochs and watcher.stop():
+        def stop_if_asked(epoch: int) -> None:
+            if epoch < spec.epochs and watcher.stop():
                 raise Stopped(spec.epochs)
 
+        def note(epoch: Epoch) -> None:
+            watcher.dense(epoch)
+            stop_if_asked(epoch.epoch)
+
+        def look(moment: Moment) -> None:
+            watcher.moment(moment)
+            stop_if_asked(moment.epoch - 1)
+
         try:
-            return {"dense_accuracy": dense_accuracy(self.network, spec, self.objective, self.data, note)}
+            listener = Listener(note, look)
+            return {"dense_accuracy": dense_accuracy(self.network, spec, self.objective, self.data, listener)}
         except NumericalFault as error:
             return {"dense_accuracy": None, "warnings": [*warned, f"{error}, so there is nothing to compare with"]}
 
