@@ -17,6 +17,7 @@ import rankfold as rf
 from rankfold import health as health_module
 from rankfold.bayesian_tensor import BayesianTensor, tensors_of
 from rankfold.pruning.rules import PruningRule
+from rankfold.schedule import Schedule
 
 CONFIG = rf.CP(4, in_dims=(3, 4), out_dims=(5,))
 
@@ -209,6 +210,15 @@ def test_without_total_steps_nothing_is_cut_by_itself() -> None:
         starve(model)
         train_step(model, ranks)
     assert model[0].tensor.format.ranks == (4,)
+
+
+def test_without_total_steps_the_schedule_is_that_of_which_the_warm_up_is_the_usual_share() -> None:
+    known, open_end = Schedule(100, None, rf.Pruning()), Schedule(None, 30, rf.Pruning())
+    for step in range(101):
+        assert open_end.beta(step) == pytest.approx(known.beta(step))
+        assert open_end.simplifies_at(step) == known.simplifies_at(step) == (step in (20, 30))
+        assert open_end.checks_at(step) == known.checks_at(step)
+        assert not open_end.prunes_at(step)
 
 
 def test_training_can_be_resumed() -> None:

@@ -47,6 +47,7 @@ def test_wrapped_and_plain_models_have_the_same_checkpoints_and_reports(wrapper,
     assert torch.equal(unwrapped(other)(x), model(x))
     assert rf.accounting(wrapped) == rf.accounting(model)
     assert rf.report(wrapped) == rf.report(model)
+    torch.testing.assert_close(rf.to_dense(wrapped).state_dict(), rf.to_dense(model).state_dict(), rtol=0.0, atol=0.0)
 
 
 def test_parts_that_are_wrapped_stay_so():

@@ -54,7 +54,8 @@ class RankDetermination:
         num_data: N, the number of terms that the mean NLL averages over one epoch: examples for a
             classifier, tokens for a language model.
         total_steps: how many times ``step()`` will be called, once for every ``optimizer.step()``: epochs
-            times batches. Without it (and with ``warmup_steps``) ranks are cut by ``prune()`` alone.
+            times batches. Without it (and with ``warmup_steps``) ranks are cut by ``prune()`` alone, and the rest of
+            the schedule is that of a training of which the warm-up is 0.3.
         kl_weight: w, the one trade-off: above 1 smaller models, below 1 larger ones. While ranks are found the KL
             counts 3/2 w times; after that w/2 times, or half if w is larger than 1.
         warmup_steps: e_w, steps until β is at its highest; 0.3 of ``total_steps`` if left out.

@@ -66,7 +66,8 @@ class Schedule:
     """The steps of one training run.
 
     Args:
-        total_steps: how many there will be; if unknown, ranks are checked but never cut by themselves.
+        total_steps: how many there will be; if unknown, ranks are never cut by themselves, and the rest goes as if the
+            warm-up were 0.3 of all steps.
         warmup_steps: e_w, steps until β is at its highest; 0.3 of ``total_steps`` if left out.
         kl_weight: w.
     """
@@ -106,11 +107,15 @@ class Schedule:
             return self.warmup_steps
         return max(1, round(WARMUP * (self.total_steps or 0)))
 
+    @property
+    def length(self) -> float:
+        """T, all steps; if unknown, those of which the warm-up is the usual share."""
+        return self.total_steps or self.warmup / WARMUP
+
     def beta(self, step: int) -> float:
         """β after ``step`` steps: up to 3/2 w, and down to min(w, 1) / 2."""
         highest, last = PRESSURE * self.kl_weight, LAST * min(self.kl_weight, 1.0)
-        total = self.total_steps or self.warmup / WARMUP
-        after = max(1.0, total - self.warmup)  # T − e_w
+        after = max(1.0, self.length - self.warmup)  # T − e_w
         slope = (highest - last) / ((BACK_AT - HOLD_UNTIL) * after)
         back = self.warmup + BACK_AT * after
         # β = min(β_max e / e_w, β_last + slope · (e_back − e)), the latter between β_last and β_max
@@ -119,13 +124,12 @@ class Schedule:
 
     def checks_at(self, step: int) -> bool:
         """Whether ranks are examined at this step: evenly spaced, from the end of the warm-up."""
-        span = self.warmup if self.total_steps is None else self.total_steps - self.warmup
         past = step - self.warmup
-        return past >= 0 and past % max(1, span // self.pruning.checks) == 0
+        return past >= 0 and past % max(1, int(self.length - self.warmup) // self.pruning.checks) == 0
 
     def prunes_at(self, step: int) -> bool:
         """Whether shapes may change at this step."""
-        return step >= self.warmup and step in self._moments(self.pruning.at)
+        return self.total_steps is not None and step >= self.warmup and step in self._moments(self.pruning.at)
 
     def simplifies_at(self, step: int) -> bool:
         """Whether redundant ranks are looked for at this step."""
@@ -135,7 +139,7 @@ class Schedule:
         return self.prunes_at(step) or self.simplifies_at(step)
 
     def _moments(self, shares: tuple[float, ...]) -> set[int]:
-        return {round(share * self.total_steps) for share in shares} if self.total_steps else set()
+        return {round(share * self.length) for share in shares}
 
 
 def check_numbers(num_data: int, step_size: float, check_every: int) -> None:

@@ -304,6 +304,15 @@ def test_autocast_gives_the_dtype_torch_gives(case, config):
         assert bool(gradient.isfinite().all())
 
 
+@cases
+@formats
+def test_dense_copies_are_the_same_under_autocast(case, config):
+    layer = case.layer(config)
+    with torch.autocast("cpu", torch.bfloat16):
+        lowered = rf.to_dense(layer).state_dict()
+    torch.testing.assert_close(lowered, rf.to_dense(layer).state_dict(), rtol=0.0, atol=0.0)
+
+
 # torch.compile ----------------------------------------------------------------------------------------
 
 

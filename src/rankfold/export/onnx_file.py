@@ -232,7 +232,7 @@ def _session(content: bytes) -> Any:
     except Exception as error:
         raise ExportError(
             f"onnxruntime cannot load the exported model; nothing was written: {error}\n"
-            f"For a model in float16 or bfloat16, export model.float()."
+            f"For a model in float16 or bfloat16, export model.float(); export outside autocast."
         ) from error
 
 

@@ -81,7 +81,8 @@ class TensorizedLayer(TensorizedModule):
 
     def to_dense(self) -> nn.Module:
         dense = self._without_storage()
-        with torch.no_grad(), posterior_mean(self):
+        device = next(self.parameters()).device
+        with torch.no_grad(), posterior_mean(self), in_own_precision(device):
             for name in list(dense._parameters):  # weight, and mostly bias
                 mean = getattr(self, name)
                 copied = None if mean is None else nn.Parameter(mean.clone(memory_format=torch.contiguous_format))

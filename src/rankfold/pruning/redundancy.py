@@ -7,9 +7,10 @@ Two changes of the factors do:
 - A rank between two factors (Tucker, TT, TTM) may take any basis: ``A = Σ_k L_k ⊗ R_k`` stays the same when
   ``L`` becomes ``L M`` and ``R`` becomes ``R M⁻ᵀ``. It takes the singular basis, in which a redundant direction has
   no signal.
-- A component of a CP format that is parallel to another, or lies between two, is absorbed: the nearest two are
-  fitted to the sum of all three, and it becomes empty, if that changes the weight by less than its own noise. The
-  smallest ones are tried first, until all such changes of one moment together come to a small share of the weight.
+- A component of a CP format that others can stand for, as it is parallel to one or lies between several, is
+  absorbed: the nearest ones are fitted to their sum with it, and it becomes empty, if that changes the weight by less
+  than its own noise. The smallest ones are tried first, until all such changes of one moment together come to a small
+  share of the weight.
 
 Nothing is cut here: an empty rank dies by itself, and the pruning rule finds it. All is computed on the CPU in
 float64, so that processes that train one model together take the same decision.
@@ -33,8 +34,9 @@ from rankfold.moments import sum_of_slices
 from rankfold.posterior import GaussianPosterior
 from rankfold.pruning.optimizer_state import cut_state
 
-# So many components may absorb one, and so many sweeps of alternating least squares find how.
-_NEIGHBOURS, _SWEEPS = 2, 20
+# At most so many components absorb one, and so many sweeps of alternating least squares find how. Where 8 were planted
+# in layers with room for 30, just these were found in none of 8 trainings with 2 to absorb, in 4 with 8, in 7 with 16.
+_NEIGHBOURS, _SWEEPS = 16, 20
 # What a weight loses at one moment when components are absorbed, as a share of its squared norm, is at most about this.
 _LARGEST_LOSS = 0.03
 # Singular values are kept away from 0 by this share of the largest.

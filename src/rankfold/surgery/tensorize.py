@@ -19,7 +19,7 @@ from rankfold.surgery.materialize import stand_ins, take_over_
 from rankfold.surgery.selection import LayerFilter, Overrides
 from rankfold.surgery.swapping import carry_hooks, repoint, swap
 from rankfold.surgery.tying import declare_ties
-from rankfold.wrapping import check_model, warn
+from rankfold.wrapping import unwrapped, warn
 
 Progress = Callable[[str, int, int], None]
 
@@ -89,7 +89,8 @@ def tensorize_(
 def to_dense(model: nn.Module) -> nn.Module:
     """A copy of ``model`` with plain ``torch.nn`` layers that hold the posterior means.
 
-    Layers that share a tensor share one weight again. ``model`` itself is not changed.
+    Layers that share a tensor share one weight again. ``model`` itself is not changed; what ``torch.compile``, DDP or
+    DataParallel wrapped around it is not copied.
 
     >>> from rankfold.config import TTM
     >>> to_dense(tensorize_(nn.Sequential(nn.Linear(784, 512)), TTM(max_rank=8)))
@@ -97,8 +98,7 @@ def to_dense(model: nn.Module) -> nn.Module:
       (0): Linear(in_features=784, out_features=512, bias=True)
     )
     """
-    check_model(model)
-    copied = copy.deepcopy(model)
+    copied = copy.deepcopy(unwrapped(model))
     layers = [module for module in copied.modules() if isinstance(module, TensorizedModule)]
     pairs = [(layer, _plain_layer(layer)) for layer in layers]
     if layers and layers[0] is copied:
