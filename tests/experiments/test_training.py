@@ -1,5 +1,6 @@
 """The loop does what a plain loop does, and an interrupted run ends as an uninterrupted one."""
 
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -92,7 +93,7 @@ class Interrupted(Exception):
 
 @pytest.mark.parametrize("inference", ["bayes", "map", "fixed"])
 @pytest.mark.parametrize("last_epoch", [4, 9])  # before and after ranks are cut
-@pytest.mark.filterwarnings("ignore::rankfold.RankCollapseWarning")
+@pytest.mark.filterwarnings("ignore:.*collapsed")
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(inference, last_epoch, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "CHECKPOINT_SECONDS", 0.0)
     spec = replace(SPEC, epochs=10, batch_size=16, lr=3e-2, kl_weight=20.0)
@@ -119,7 +120,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(inference, last_epoch, 
 
 @pytest.mark.parametrize("inference", ["bayes", "map", "fixed"])
 @pytest.mark.parametrize("at", [(1, 1), (4, 3), (9, 7)])  # in the first epoch, before and after ranks are cut
-@pytest.mark.filterwarnings("ignore::rankfold.RankCollapseWarning")
+@pytest.mark.filterwarnings("ignore:.*collapsed")
 def test_a_run_stopped_within_an_epoch_ends_as_an_uninterrupted_one(inference, at, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "MOMENT_SECONDS", 0.0)
     spec = replace(SPEC, epochs=10, batch_size=16, lr=3e-2, kl_weight=20.0)
@@ -144,6 +145,23 @@ def test_a_run_stopped_within_an_epoch_ends_as_an_uninterrupted_one(inference, a
     for a, b in zip(resumed.state_dict().values(), uninterrupted.state_dict().values(), strict=True):
         assert torch.equal(a, b)
     assert [path.name for path in (tmp_path / "parts").iterdir()] == ["epoch-0010"]
+
+
+def test_what_was_warned_of_before_an_interruption_is_not_forgotten(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "CHECKPOINT_SECONDS", 0.0)
+
+    def watch(epoch):
+        if epoch.epoch in (2, 4):
+            warnings.warn(f"epoch {epoch.epoch} was odd", RuntimeWarning, stacklevel=1)
+        if epoch.epoch == 3:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        train(make(), tmp_path, epoch=watch)
+    with pytest.warns(UserWarning, match="epoch 2 was odd"), pytest.warns(RuntimeWarning, match="epoch 4 was odd"):
+        train(make(), tmp_path, epoch=watch)
+    with pytest.warns(UserWarning, match="epoch 2 was odd"):  # of a run that was stopped after its last epoch too
+        train(make(), tmp_path, epoch=watch)
 
 
 def test_a_long_epoch_has_checkpoints_within(tmp_path, monkeypatch):

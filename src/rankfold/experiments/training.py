@@ -8,6 +8,7 @@ for the device. Without a prior, as for dense and fixed-rank training, the loop 
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -94,6 +95,8 @@ class Training:
         self._start = self._last_moment = self._last_checkpoint = time.perf_counter()
         self._steps_done = self._steps_restored = 0
         self._lr_factor = 1.0
+        self._warned_before: list[str] = []
+        self._caught: list[warnings.WarningMessage] = []
         state = None if folder is None else read_checkpoint(folder, model, self._settings)
         self.optimizer = _adam(model, spec, examples.device)
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
@@ -104,6 +107,14 @@ class Training:
 
     def run(self, listener: Listener = Listener()) -> list[Epoch]:
         """Train to the end, and tell the listener."""
+        with warnings.catch_warnings(record=True) as self._caught:
+            warnings.simplefilter("always")
+            self._run(listener)
+        for warned in (*self._warned_before, *(warning.message for warning in self._caught)):
+            warnings.warn(warned, stacklevel=2)
+        return self.history
+
+    def _run(self, listener: Listener) -> None:
         step = CapturedStep(self._step, self.ranks if isinstance(self.ranks, RankDetermination) else None)
         self._last_checkpoint = time.perf_counter()
         while len(self.history) < self.epochs:
@@ -111,7 +122,10 @@ class Training:
             if len(self.history) == self.epochs or self._checkpoint_is_due(CHECKPOINT_SECONDS):
                 self.write_checkpoint()
             self._tell(listener.epoch, self.history[-1])
-        return self.history
+
+    def _warned(self) -> list[str]:
+        """What was warned of in training, before a checkpoint too."""
+        return sorted({*self._warned_before, *(str(warning.message) for warning in self._caught)})
 
     def _tell(self, call: Callable[[Any], None], what: Epoch | Moment) -> None:
         try:
@@ -253,6 +267,7 @@ class Training:
             "steps": self._steps_done,
             "sums": self._sums.clone(),
             "seconds": self._seconds_so_far() if self.position else 0.0,
+            "warned": self._warned(),
         }
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -267,6 +282,7 @@ class Training:
         self._steps_restored = self._steps_done
         self._sums.copy_(state.get("sums", torch.zeros_like(self._sums)))
         self._seconds = state.get("seconds", 0.0)
+        self._warned_before = state.get("warned", [])
         torch.set_rng_state(state["rng"].cpu())
         if state["cuda_rng"] is not None:
             torch.cuda.set_rng_state(state["cuda_rng"].cpu(), self._sums.device)
