@@ -411,24 +411,29 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(kind, number, tmp_path,
     assert [{**e, "seconds": 0} for e in parts["history"]] == [{**e, "seconds": 0} for e in whole["history"]]
 
 
-def test_a_run_stopped_within_an_epoch_ends_as_one_that_was_not(tmp_path, monkeypatch):
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_run_stopped_within_an_epoch_ends_as_one_that_was_not(as_json, tmp_path, monkeypatch):
     data, options = data_of("classes", tmp_path)
     options = [*options, "--epochs", 4, "--batch-size", 16, "--seed", 5]
     assert run("train", data, *options, "--quiet", "--out", tmp_path / "whole").exit_code == 0
-    line = train_output.moment_line
+    show = train_output.Output.show_moment
 
-    def press_after_two_steps(moment, epochs):
+    def press_after_two_steps(self, run, moment, *rest):
         if (moment.epoch, moment.step) == (2, 2):
             signal.raise_signal(signal.SIGINT)
-        return line(moment, epochs)
+        show(self, run, moment, *rest)
 
     with monkeypatch.context() as patch:
         patch.setattr(training, "MOMENT_SECONDS", 0.0)
-        patch.setattr("rankfold.cli.moments._SECONDS", 0.0)
-        patch.setattr(train_output, "moment_line", press_after_two_steps)
-        stopped = run("train", data, *options, "--out", tmp_path / "parts")
+        patch.setattr(train_output.Output, "show_moment", press_after_two_steps)
+        stopped = run("train", data, *options, *["--json"] * as_json, "--out", tmp_path / "parts")
     assert stopped.exit_code == 130
-    assert "Stopped within epoch 2 of 4; the checkpoint is kept." in stopped.output
+    if as_json:
+        said = json.loads(stopped.stdout.splitlines()[-1])
+        assert (said["event"], said["epoch"], said["step"]) == ("stopped", 1, 2)
+        assert said["resume"].startswith("rankfold train ")
+    else:
+        assert "Stopped within epoch 2 of 4; the checkpoint is kept." in stopped.output
     resumed = run("train", data, "--out", tmp_path / "parts", "--resume")
     assert "Going on after 2 steps of epoch 2." in resumed.output
     whole, parts = record_of(tmp_path / "whole"), record_of(tmp_path / "parts")

@@ -254,7 +254,8 @@ def _say_stopped(run: JobRun, output: Output, console: Console, stop: BaseExcept
     if run.checkpoint is not None:
         at_once = f"Stopped at once; the checkpoint {_after(*run.checkpoint)} is kept."
     if output.as_json:
-        typer.echo(json.dumps({"event": "stopped", "epoch": len(run.history), "resume": run.resume_command}))
+        epoch, step = run.checkpoint or (0, 0)  # steps of the epoch after that
+        typer.echo(json.dumps({"event": "stopped", "epoch": epoch, "step": step, "resume": run.resume_command}))
         return
     console.print(kept if isinstance(stop, Stopped) else at_once, style="yellow", highlight=False)
     console.print(f"Go on with: {run.resume_command}", markup=False, highlight=False, soft_wrap=True)
