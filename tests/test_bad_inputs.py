@@ -190,15 +190,26 @@ def test_a_damaged_state_leaves_the_determination_as_it_was(steps):
 
 def test_a_state_from_beyond_the_last_step():
     ranks = determination(total_steps=10)
-    state = ranks.state_dict()
-    with pytest.raises(ValueError, match=r"the saved state is of step 11, but total_steps is 10: .* of the whole run"):
-        ranks.load_state_dict(state | {"num_steps": 11})
-    assert ranks.num_steps == 0
-    ranks.load_state_dict(state | {"num_steps": 10})
-    assert ranks.num_steps == 10
-    open_end = determination(total_steps=None, warmup_steps=5)
-    open_end.load_state_dict(state | {"num_steps": 11})
-    assert open_end.num_steps == 11
+    ranks.load_state_dict(ranks.state_dict() | {"num_steps": 11})  # training may go on past the end
+    assert ranks.num_steps == 11
+
+
+def test_numbers_that_changed_since_a_state_was_saved_are_pointed_out():
+    state = determination(total_steps=300).state_dict() | {"num_steps": 40}
+    ranks = determination(total_steps=600, kl_weight=3)
+    found = (
+        r"with total_steps=300, warmup_steps=90, kl_weight=1.0, and goes on with total_steps=600, warmup_steps=180, "
+    )
+    with pytest.warns(UserWarning, match=found):
+        ranks.load_state_dict(state)
+    assert ranks.num_steps == 40
+
+
+def test_a_state_of_an_earlier_version_without_numbers_and_scales_is_taken():
+    ranks = determination(total_steps=300)
+    old = {key: value for key, value in ranks.state_dict().items() if key not in ("numbers", "eta")}
+    ranks.load_state_dict(old | {"num_steps": 40})
+    assert ranks.num_steps == 40
 
 
 # Found by trying ------------------------------------------------------------------------------------

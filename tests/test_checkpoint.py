@@ -5,6 +5,7 @@ import pickle
 import shutil
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -616,3 +617,11 @@ def test_what_no_state_holds_is_filled_in(way, tmp_path):
     for model in (blank, trained):
         model[0].tensor.update_variance(1.0)
     torch.testing.assert_close(blank[0].tensor.variance, trained[0].tensor.variance)
+
+
+def test_settings_that_are_numbers_of_numpy_can_be_saved(tmp_path) -> None:
+    config = rf.CP(3, prior=rf.HalfCauchy(np.float32(0.1)), weak_std=np.float32(1.5), init_std=np.float64(0.2))
+    rf.save(nn.Sequential(rf.Linear(12, 5, config=config)), tmp_path)
+    again = rf.load(nn.Sequential(rf.Linear(12, 5, config=rf.CP(3, prior=rf.HalfCauchy()))), tmp_path)
+    assert again[0].tensor.prior.eta == pytest.approx(0.1)
+    assert type(config.weak_std) is type(config.prior.eta) is float

@@ -495,6 +495,13 @@ def test_halves_compute_the_same_with_fewer_operations(config, tmp_path):
         assert fast.num_parameters < 30 * 21 + 21 + 21 * 4 + 4
 
 
+def test_a_layer_with_two_names_has_halves_by_both():
+    shared = rf.Linear(30, 30, config=rf.CP(3))
+    model = nn.Sequential(shared, nn.ReLU(), shared).eval()
+    program = export_program(model, torch.randn(5, 30), layout="halves")
+    assert not [name for name in program.state_dict if "factors" in name]
+
+
 def test_a_layer_whose_halves_are_larger_than_its_weight_is_multiplied_out():
     model, x = rf.Linear(6, 6, config=rf.CP(max_rank=5)).eval(), torch.randn(2, 6)
     program = export_program(model, x, layout="halves")

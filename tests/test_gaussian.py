@@ -62,3 +62,14 @@ def test_means_of_lower_precision_keep_their_dtype(dtype: torch.dtype) -> None:
     (nats + sum(sample.double().sum() for sample in samples)).backward()
     assert {m.grad.dtype for m in means} == {dtype}
     assert {r.grad.dtype for r in log_stds} == {torch.float64}
+
+
+def test_gradients_lie_as_the_means_do_also_at_rank_one() -> None:
+    """DDP minds the strides of axes of size 1, which is_contiguous() does not see."""
+    means, log_stds = ([torch.zeros(4, 1, requires_grad=True) for _ in range(2)] for _ in range(2))
+    samples = reparametrize(means, log_stds, torch.ones(8))
+    odd = torch.ones(1, 4).t()
+    assert odd.is_contiguous()
+    assert odd.stride() != means[0].stride()
+    gradients = torch.autograd.grad(samples, [*means, *log_stds], [odd, torch.ones(4, 1)])
+    assert all(gradient.stride() == means[0].stride() for gradient in gradients)

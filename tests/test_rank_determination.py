@@ -282,6 +282,31 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one() -> None:
     assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
 
 
+def test_layers_of_several_dtypes_have_one_step() -> None:
+    model = make_model()
+    model[2].double()
+    optimizer = torch.optim.Adam(rf.param_groups(model, lr=1e-2))
+    ranks = rf.RankDetermination(model, optimizer, num_data=1000, total_steps=20)
+    before = [tensor.variance.clone() for tensor in tensors_of(model).values()]
+    x = torch.randn(64, 12)
+    loss = F.cross_entropy(model[2](model[1](model[0](x)).double()), x[:, :3].argmax(1)) + ranks.kl()
+    loss.backward()
+    optimizer.step()
+    ranks.step()
+    for was, tensor in zip(before, tensors_of(model).values(), strict=True):
+        assert tensor.variance.dtype == was.dtype
+        assert not torch.equal(tensor.variance, was)
+
+
+def test_beta_is_exact_whatever_the_default_dtype() -> None:
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        _, ranks = make()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert ranks.beta.dtype == torch.float32
+
+
 # Safeguards -----------------------------------------------------------------------------------------
 
 

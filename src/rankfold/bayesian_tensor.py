@@ -142,6 +142,7 @@ class BayesianTensor(nn.Module):
     def update_variance(self, step_size: float) -> None:
         """Half step 2: ``λ ← γ λ* + (1 − γ) λ`` with λ* in closed form."""
         update_variances([self], step_size)
+        self.num_updates += 1
 
     def prior_variances(self, variances: Sequence[Tensor]) -> list[Tensor]:
         """The prior variance of every entry of every factor, broadcastable, given λ per group."""
@@ -233,13 +234,12 @@ def _initial_means(format: TensorFormat, weight_std: float, equal_rows: bool, ma
 
 @torch.no_grad()
 def update_variances(tensors: Iterable[BayesianTensor], step_size: float) -> None:
-    """Half step 2 of several tensors; those on one device with one prior take it together."""
-    groups: dict[tuple[torch.device, ShrinkagePrior], list[BayesianTensor]] = {}
+    """Half step 2 of several tensors; those on one device with λ of one dtype and one prior take it together."""
+    groups: dict[tuple[torch.device, torch.dtype, ShrinkagePrior], list[BayesianTensor]] = {}
     for tensor in tensors:
-        tensor.num_updates += 1
         if tensor.has_prior:
-            groups.setdefault((tensor.variance.device, tensor.prior), []).append(tensor)
-    for (_, prior), group in groups.items():
+            groups.setdefault((tensor.variance.device, tensor.variance.dtype, tensor.prior), []).append(tensor)
+    for (_, _, prior), group in groups.items():
         variances = [tensor.variance for tensor in group]
         if updated_by_kernel([(tensor.factors, tensor.format) for tensor in group], variances, prior, step_size):
             continue

@@ -67,6 +67,8 @@ class TensorConfig(ABC):
         for name, value in (("init_std", 1.0 if self.init_std is None else self.init_std), ("weak_std", self.weak_std)):
             if not (is_number(value) and 0 < value < math.inf):
                 raise ValueError(f"{name} must be positive and finite, got {value!r}")
+            if getattr(self, name) is not None:  # files know no number of NumPy's
+                object.__setattr__(self, name, float(value))
         if not isinstance(self.equal_rows, bool):
             raise TypeError(f"equal_rows must be True or False, got {self.equal_rows!r}")
 

@@ -121,9 +121,11 @@ class _Reparametrize(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         # ∂u/∂μ = 1, ∂u/∂log σ = σ z
         (deviations,) = ctx.saved_tensors
-        # gradients without gaps become those of the means as they are
-        by_mean = grads if all(grad.is_contiguous() for grad in grads) else taken_apart(end_to_end(grads), grads)
-        return (None, *by_mean, *torch._foreach_mul(taken_apart(deviations, by_mean), by_mean))
+        by_log_std = taken_apart(deviations, grads)
+        # gradients that lie as the means do become theirs as they are; DDP minds the strides of axes of size 1 as well
+        as_they_are = all(grad.stride() == own.stride() for grad, own in zip(grads, by_log_std, strict=True))
+        by_mean = grads if as_they_are else taken_apart(end_to_end(grads), grads)
+        return (None, *by_mean, *torch._foreach_mul(by_log_std, by_mean))
 
 
 def _samples(means: Sequence[Tensor], log_stds: Sequence[Tensor], noise: Tensor) -> tuple[list[Tensor], Tensor]:

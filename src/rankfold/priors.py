@@ -85,13 +85,15 @@ class HalfCauchy(ShrinkagePrior):
     def __post_init__(self) -> None:
         if self.eta is not None and not (is_number(self.eta) and 0 < self.eta < math.inf):
             raise ValueError(f"eta must be positive and finite (or None for the default), got {self.eta!r}")
+        if self.eta is not None:  # kernels and files know no number of NumPy's, and kernels take integers for constants
+            object.__setattr__(self, "eta", float(self.eta))
 
     @property
     def squared_eta(self) -> float:
         """η², once it is known."""
         if self.eta is None:
             raise ValueError("this HalfCauchy has no eta yet; give one, or use at_scale(factor_std)")
-        return float(self.eta) ** 2  # a kernel takes an integer for a constant, and knows no number of NumPy's
+        return self.eta**2
 
     def best_variance(self, second_moment: Tensor, count: Tensor) -> Tensor:
         # (D+2) λ² + (D η² − M) λ − M η² = 0, so with b = D η² − M

@@ -113,8 +113,8 @@ class RankDetermination:
         self.history: list[tuple[int, PruneResult]] = []
         self._parts = [m for m in model.modules() if isinstance(m, (BayesianTensor, BayesianVector)) and m.has_prior]
         first = next(iter(self.tensors.values()))
-        self.beta = torch.zeros((), device=first.variance.device)
-        self._last_kl = torch.zeros((), device=first.variance.device)
+        self.beta = first.variance.new_zeros(())  # in at least float32, whatever the default dtype
+        self._last_kl = self.beta.clone()
         self._order = StepOrder(self.optimizers)
         self._watch = RankWatch(self.tensors, self.rule)
         self._health = Health((model, *self.copies), self.optimizers, first.variance.device, snapshots)
@@ -192,6 +192,8 @@ class RankDetermination:
         if not self._begun:
             self._begin()
         self.num_steps += 1
+        for tensor in self.tensors.values():
+            tensor.num_updates += 1
         self._set_beta()
         if self.num_steps % self.check_every == 0 or self.schedule.changes_factors_at(self.num_steps):
             self._health.check(self.num_steps)
@@ -224,12 +226,13 @@ class RankDetermination:
 
     def state_dict(self) -> dict[str, Any]:
         """What it takes to go on later, besides the states of the model and the optimizer."""
-        scales = {name: t.prior.eta for name, t in self.tensors.items() if isinstance(t.prior, HalfCauchy)}
-        return {"num_steps": self.num_steps, "eta": scales, **self._watch.state()}
+        return {"num_steps": self.num_steps, **self._settings(), **self._watch.state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state``; load the model's own state first, since ranks must match."""
-        check_saved(state, self.state_dict(), self.tensors, self.schedule.total_steps)
+        if isinstance(state, Mapping) and "num_steps" in state:
+            state = self._settings() | state  # earlier versions kept none
+        check_saved(state, self.state_dict(), self.tensors)
         priors = {name: HalfCauchy(eta) for name, eta in state["eta"].items()}
         self.num_steps = state["num_steps"]
         for name, prior in priors.items():
@@ -245,6 +248,13 @@ class RankDetermination:
         return f"RankDetermination(step {self.num_steps} of {total}, β {float(self.beta):.2f}, ranks {ranks})"
 
     # Inside ---------------------------------------------------------------------------------------
+
+    def _settings(self) -> dict[str, Any]:
+        """What the number of a step means, and η by the names of tensors."""
+        schedule = self.schedule
+        numbers = {"num_data": self.num_data, "total_steps": schedule.total_steps, "warmup_steps": schedule.warmup}
+        scales = {name: t.prior.eta for name, t in self.tensors.items() if isinstance(t.prior, HalfCauchy)}
+        return {"numbers": {**numbers, "kl_weight": float(schedule.kl_weight)}, "eta": scales}
 
     def _begin(self) -> None:
         """Look, once, at what may have changed since this was made."""
@@ -264,11 +274,9 @@ class RankDetermination:
 
     def _simplify(self) -> None:
         """Bring redundant ranks to light; what was known of single ranks is void where factors changed."""
-        changed = {
-            name
-            for name, tensor in self.tensors.items()
-            if tensor.has_prior and simplify_(tensor, self.optimizers, same_in_copies(name, tensor, self.copies))
-        }
+        learned = {name: tensor for name, tensor in self.tensors.items() if tensor.has_prior}
+        followers = same_in_copies(learned, self.copies)
+        changed = {name for name, tensor in learned.items() if simplify_(tensor, self.optimizers, followers[name])}
         if changed:
             self._forget(only=changed)
             self._health.take_snapshot(self.num_steps)

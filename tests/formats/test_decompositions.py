@@ -50,6 +50,13 @@ def planted(dims, rank, seed):
 # Tensor train -------------------------------------------------------------------------------------
 
 
+def test_a_default_device_elsewhere_is_no_matter_to_cp():
+    matrix = torch.randn(4, 5, 6)
+    with torch.device("meta"):
+        factors = cp_als(matrix, 3)
+    assert all(not factor.is_meta for factor in factors)
+
+
 @given(dims=st.sampled_from(DIMS), data=st.data(), seed=st.integers(0, 99))
 @settings(max_examples=25)
 def test_tt_svd_stays_within_its_bound_and_equals_tensorly(dims, data, seed):

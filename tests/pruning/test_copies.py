@@ -101,7 +101,7 @@ def test_other_ranks_may_still_be_loaded_before_the_first_step(tmp_path) -> None
     model, average = make(), make(rf.CP(3))
     ranks = determination(model, average)
     with pytest.raises(ValueError, match=r"at 0\.tensor: .*ranks \[3\], the model .*ranks \[4\]"):
-        same_in_copies("0.tensor", model[0].tensor, ranks.copies)
+        same_in_copies({"0.tensor": model[0].tensor}, ranks.copies)
     rf.load(average, tmp_path)
     step(ranks)
 

@@ -163,6 +163,21 @@ def test_the_weight_stays_nearly_the_same_however_uncertain_components_are(std: 
     assert (weight(tensor) - before).square().sum() < 0.06 * before.square().sum()
 
 
+def test_components_do_not_grow_against_each_other() -> None:
+    """Many near three directions have a best fit of a few large, opposed ones, of which a sample would be far off."""
+    tensor = make(rf.CP(50, in_dims=(28, 28), out_dims=(16, 32)), std=0.1)
+    with torch.no_grad():
+        for mean in tensor.factors.mean:
+            directions = torch.randn(len(mean), 3, dtype=mean.dtype)
+            noise = 0.05 * torch.randn(mean.shape, dtype=mean.dtype)
+            mean.copy_(directions[:, torch.randint(3, (50,))] + noise)
+            # every component is near one of three directions in every mode, each of its own choice
+    before = weight_noise(tensor)
+    assert simplify_(tensor)
+    assert sum(is_empty(tensor, k) for k in range(50)) >= 20
+    assert weight_noise(tensor) < 1.6 * before  # at most twice the variance, and some chance
+
+
 def test_a_default_device_elsewhere_is_no_matter() -> None:
     tensor = parallel_components(std=1e-3, gap=1e-6)
     with torch.device("meta"):

@@ -429,6 +429,18 @@ def test_a_weight_that_is_computed_cannot_be_set(name, value):
         setattr(model[0], name, value)
 
 
+def test_tuples_of_a_class_of_their_own_are_left_alone():
+    class Two(tuple):
+        def __new__(cls, first, second):
+            return super().__new__(cls, (first, second))
+
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    model.pair = before = Two(model[0], model[1])
+    tensorize_(model, TT(3))
+    assert model.pair is before
+    assert all(isinstance(layer, rf.Linear) for layer in model)
+
+
 def test_layers_in_plain_containers_are_replaced_there_too():
     class Pair(NamedTuple):
         x: nn.Module

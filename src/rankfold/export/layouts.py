@@ -48,7 +48,7 @@ def _with_halves(model: nn.Module) -> nn.Module:
     if model in halved:
         return halved[model] or model
     for module in list(model.modules()):
-        for name, child in list(module.named_children()):
+        for name, child in list(module._modules.items()):  # a shared one by each of its names
             if child in halved:
                 setattr(module, name, halved[child] or child)
     return model

@@ -58,8 +58,8 @@ def cp_als(tensor: Tensor, rank: int) -> list[Tensor]:
         for n in range(order):
             target = _khatri_rao_product(exact, factors, n)  # (I_n, R)
             gram = _gram_product([f for m, f in enumerate(factors) if m != n])  # (R, R)
-            ridge = 1e-10 * gram.diagonal().mean() + 1e-200
-            factors[n] = torch.linalg.solve(gram + ridge * torch.eye(kept).to(gram), target, left=False)
+            gram.diagonal().add_(1e-10 * gram.diagonal().mean() + 1e-200)
+            factors[n] = torch.linalg.solve(gram, target, left=False)
         # ‖A − Â‖² = ‖A‖² − 2⟨A, Â⟩ + ‖Â‖²; the last solve gives ⟨A, Â⟩ for free
         error = squared_norm - 2 * (target * factors[-1]).sum() + _gram_product(factors).sum()
         factors = _equal_columns(factors)

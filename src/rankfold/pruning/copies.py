@@ -29,26 +29,35 @@ def copies_of(model: nn.Module, copies: nn.Module | Sequence[nn.Module]) -> tupl
             if tensor in seen:
                 raise ValueError(f"copies[{n}] must have factors of its own, and {name} is {seen[tensor]}; {_REMEDY}")
             seen[tensor] = f"that of copies[{n}] too"
-    for name, tensor in tensors_of(model).items():
-        _check_architecture(name, tensor, several)
+    for copy in several:
+        _check_architecture(tensors_of(model), copy)
     return tuple(several)
 
 
-def same_in_copies(name: str, tensor: BayesianTensor, copies: Sequence[nn.Module]) -> list[BayesianTensor]:
-    """The tensor of that name in every averaged copy, at the same ranks; model and copies may be wrapped."""
-    found = [_tensor_in(copy, name) for copy in copies]
-    for other in found:
-        if other is None or other.format != tensor.format:
-            raise _mismatch(name, tensor, other)
-    return [other for other in found if other is not None]
+def same_in_copies(
+    tensors: Mapping[str, BayesianTensor], copies: Sequence[nn.Module]
+) -> dict[str, list[BayesianTensor]]:
+    """The tensors of these names in every averaged copy, at the same ranks; model and copies may be wrapped."""
+    found: dict[str, list[BayesianTensor]] = {name: [] for name in tensors}
+    for copy in copies:
+        inside = _by_own_name(copy)
+        for name, tensor in tensors.items():
+            other = inside.get(_own_name(name))
+            if other is None or other.format != tensor.format:
+                raise _mismatch(name, tensor, other)
+            found[name].append(other)
+    return found
 
 
 def followers_of(
     tensors: Mapping[str, BayesianTensor], copies: Sequence[nn.Module]
 ) -> list[tuple[BayesianTensor, BayesianTensor]]:
     """Every tensor of a model with that of the same name in every averaged copy, two by two."""
-    pairs = [(tensor, _tensor_in(copy, name)) for copy in copies for name, tensor in tensors.items()]
-    return [(tensor, other) for tensor, other in pairs if other is not None]
+    pairs = []
+    for copy in copies:
+        inside = _by_own_name(copy)
+        pairs += [(tensor, inside[own]) for name, tensor in tensors.items() if (own := _own_name(name)) in inside]
+    return pairs
 
 
 def carry_marks(followers: Iterable[tuple[BayesianTensor, BayesianTensor]]) -> None:
@@ -57,10 +66,11 @@ def carry_marks(followers: Iterable[tuple[BayesianTensor, BayesianTensor]]) -> N
         other.num_updates, other.collapsed = tensor.num_updates, tensor.collapsed
 
 
-def _check_architecture(name: str, tensor: BayesianTensor, copies: Sequence[nn.Module]) -> None:
+def _check_architecture(tensors: Mapping[str, BayesianTensor], copy: nn.Module) -> None:
     """Compare all but the ranks: a checkpoint that is loaded before the first step may bring those."""
-    for copy in copies:
-        other = _tensor_in(copy, name)
+    inside = _by_own_name(copy)
+    for name, tensor in tensors.items():
+        other = inside.get(_own_name(name))
         if other is None or _architecture(other) != _architecture(tensor):
             raise _mismatch(name, tensor, other)
 
@@ -69,8 +79,9 @@ def _architecture(tensor: BayesianTensor) -> tuple[object, ...]:
     return (tensor.format.name, tensor.format.inputs, tensor.format.outputs, len(tensor.format.ranks))
 
 
-def _tensor_in(copy: nn.Module, name: str) -> BayesianTensor | None:
-    return {_own_name(n): tensor for n, tensor in tensors_of(copy).items()}.get(_own_name(name))
+def _by_own_name(model: nn.Module) -> dict[str, BayesianTensor]:
+    """Its tensors by the names they have without wrappers."""
+    return {_own_name(name): tensor for name, tensor in tensors_of(model).items()}
 
 
 def _own_name(name: str) -> str:

@@ -119,7 +119,7 @@ def cut_dead_ranks(
     """
     tensors = tensors_of(model)
     chosen = {name: tensors[name] for name, groups in dead.items() if any(bool(g.any()) for g in groups)}
-    followers = {name: same_in_copies(name, tensor, copies) for name, tensor in chosen.items()}
+    followers = same_in_copies(chosen, copies)
     check_state(optimizers, chosen.values())
     collapsed = {name for name in chosen if any(bool(group.all()) for group in dead[name])}
     _warn_of_collapse({name: t for name, t in chosen.items() if name in collapsed and not t.collapsed}, dead, rule)
@@ -144,8 +144,7 @@ def check_cut(
 ) -> None:
     """Refuse optimizers and averaged copies now with which a cut would fail, much later."""
     check_state(optimizers, tensors.values())
-    for name in (name for name, tensor in tensors.items() if tensor.has_prior):
-        same_in_copies(name, tensors[name], copies)
+    same_in_copies({name: tensor for name, tensor in tensors.items() if tensor.has_prior}, copies)
 
 
 def optimizers_of(optimizer: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:

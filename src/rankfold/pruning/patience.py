@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rankfold.bayesian_tensor import BayesianTensor, tensors_of
 from rankfold.pruning.averaging import WindowAverage, update_all
 from rankfold.pruning.rules import PruningRule, default_rule
+from rankfold.wrapping import warn
 
 
 @final
@@ -101,26 +102,22 @@ def check_known(model: nn.Module, known: Mapping[str, BayesianTensor]) -> None:
         )
 
 
-def check_saved(
-    state: Mapping[str, Any], own: Mapping[str, Any], tensors: Mapping[str, BayesianTensor], total_steps: int | None
-) -> None:
-    """Refuse a saved state that is not like ``own``, of the same ``tensors``, at the ranks that these have now."""
+def check_saved(state: Mapping[str, Any], own: Mapping[str, Any], tensors: Mapping[str, BayesianTensor]) -> None:
+    """Refuse a saved state that is not like ``own``, of the same ``tensors``, at the ranks that these have now.
+
+    Other numbers than those it was saved with are pointed out.
+    """
     if not isinstance(state, Mapping) or state.keys() != own.keys():
         found = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
         raise ValueError(f"expected what ranks.state_dict() returns, with {sorted(own)}, got {found}")
     if not isinstance(state["num_steps"], int) or state["num_steps"] < 0:
         raise ValueError(f"num_steps of the saved state must be 0 or a positive integer, got {state['num_steps']!r}")
-    if total_steps is not None and state["num_steps"] > total_steps:
-        raise ValueError(
-            f"the saved state is of step {state['num_steps']}, but total_steps is {total_steps}: no step would be left "
-            f"to find ranks in; give RankDetermination the total_steps of the whole run, those before saving included"
-        )
     strangers = sorted(state["streaks"].keys() ^ own["streaks"].keys())
     if strangers:
         raise ValueError(f"the saved state is of another model: {strangers[0]} is in only one of the two")
     others = sorted(state["eta"].keys() ^ own["eta"].keys())
     if others:
-        was, now = (f"{'half-Cauchy' if others[0] in known['eta'] else 'log-uniform'}" for known in (state, own))
+        was, now = ("half-Cauchy" if others[0] in known["eta"] else "log-uniform" for known in (state, own))
         raise ValueError(
             f"the saved state of {others[0]} is of training with the {was} prior, and the model has the {now} one; "
             f"tensorize the model with the prior it was trained with"
@@ -128,6 +125,14 @@ def check_saved(
     for name in own["streaks"]:
         if list(map(len, state["streaks"][name])) != list(tensors[name].format.ranks):
             raise ValueError(f"the saved state of {name} has other ranks than the model; load the model first")
+    changed = [name for name, number in own["numbers"].items() if state["numbers"][name] != number]
+    if changed:
+        was, now = (", ".join(f"{name}={known['numbers'][name]}" for name in changed) for known in (state, own))
+        warn(
+            f"the saved state is of training with {was}, and goes on with {now}: step {state['num_steps']} means "
+            f"another β and other moments of pruning now. Give RankDetermination the numbers of the whole run, unless "
+            f"you mean to change them"
+        )
 
 
 def _zeros(tensor: BayesianTensor) -> list[Tensor]:

@@ -9,8 +9,8 @@ Two changes of the factors do:
   no signal.
 - A component of a CP format that others can stand for, as it is parallel to one or lies between several, is
   absorbed: the nearest ones are fitted to their sum with it, and it becomes empty, if that changes the weight by less
-  than its own noise. The smallest ones are tried first, until all such changes of one moment together come to a small
-  share of the weight.
+  than its own noise. The smallest ones are tried first, as long as all such changes of one moment together come to a
+  small share of the weight, and do not more than double its variance.
 
 Nothing is cut here: an empty rank dies by itself, and the pruning rule finds it. All is computed on the CPU in
 float64, so that processes that train one model together take the same decision.
@@ -149,10 +149,10 @@ def _absorption(tensor: BayesianTensor, group: RankGroup) -> list[Tensor] | None
     columns = [means[factor].movedim(axis, -1).flatten(0, -2) for factor, axis in group.axes]  # A_n, (I_n, R)
     noise = torch.stack([sum_of_slices([(variances[factor], axis)]) for factor, axis in group.axes])  # (modes, R)
     grams = torch.stack([matrix.mT @ matrix for matrix in columns])  # A_nᵀ A_n, (modes, R, R)
-    power = grams.diagonal(dim1=1, dim2=2)
-    # Π_n (‖μ_n‖² + Σσ²_n) − Π_n ‖μ_n‖²: the variance of all entries of a component
-    limits = (power + noise).prod(0) - power.prod(0)
+    power = grams.diagonal(dim1=1, dim2=2).clone()
+    limits = _spread(power, noise)
     left = _LARGEST_LOSS * float(grams.prod(0).sum())  # of ‖A‖² = Σ_kl Π_n (A_nᵀ A_n)_kl
+    room = float(limits.sum())  # the variance of the whole weight, and what may be added to it
     alive = (power > noise).all(0)
     change = torch.eye(group.size, dtype=torch.float64, device=grams.device).repeat(len(columns), 1, 1)
     ordered = [k for k in power.prod(0).argsort().tolist() if alive[k]]
@@ -163,13 +163,29 @@ def _absorption(tensor: BayesianTensor, group: RankGroup) -> list[Tensor] | None
         if not touched.isdisjoint(chosen) or tuple(chosen) not in fits:  # absorbing others has changed something
             fits |= _fits(grams, [chosen])
         weights, loss = fits[tuple(chosen)]
-        if loss < min(float(limits[small]), left):
+        if loss >= min(float(limits[small]), left):
+            continue
+        growth = _growth(grams[:, chosen][:, :, chosen], noise[:, chosen], weights)
+        if growth < room:
             left -= loss
+            room -= growth
             alive[small] = False
             touched |= set(chosen)
             for matrices in (change, grams, grams.mT):
                 _combine_(matrices, chosen, weights)
     return list(change) if touched else None
+
+
+def _spread(power: Tensor, noise: Tensor) -> Tensor:
+    """``Π_n (‖μ_n‖² + Σσ²_n) − Π_n ‖μ_n‖²``: the variance of all entries of every component (R,)."""
+    return (power + noise).prod(0) - power.prod(0)
+
+
+def _growth(grams: Tensor, noise: Tensor, weights: Tensor) -> float:
+    """By how much the variance grows of components of which the last is absorbed."""
+    power = (weights.mT @ grams @ weights).diagonal(dim1=1, dim2=2)
+    before = _spread(grams.diagonal(dim1=1, dim2=2), noise)
+    return float(_spread(F.pad(power, (0, 1)), noise).sum() - before.sum())
 
 
 def _combine_(matrices: Tensor, chosen: list[int], weights: Tensor) -> None:
@@ -192,7 +208,7 @@ def _fits(grams: Tensor, choices: list[list[int]]) -> dict[tuple[int, ...], tupl
         some = torch.tensor([c for c in choices if len(c) == size], device=grams.device)  # (B, K + 1)
         blocks = grams[:, some[:, :, None], some[:, None, :]].movedim(0, 1)  # (B, modes, K + 1, K + 1)
         weights, distances = _fit(blocks)
-        found |= {tuple(c): fit for c, *fit in zip(some.tolist(), weights, distances.tolist(), strict=True)}
+        found |= {tuple(c): (w, d) for c, w, d in zip(some.tolist(), weights, distances.tolist(), strict=True)}
     return found
 
 

@@ -31,7 +31,8 @@ def swap(model: nn.Module, new: Mapping[nn.Module, nn.Module]) -> None:
 def _replaced(value: Any, new: Mapping[nn.Module, nn.Module], seen: set[int]) -> Any:
     """A value with new modules in the place of old ones, also in plain lists, tuples and dicts within it.
 
-    Lists and dicts are changed where they lie, as others may hold them too; classes of their own are left alone.
+    Lists and dicts are changed where they lie, as others may hold them too. Of tuples with a class of their own only
+    named ones are made anew: nobody knows what others take.
     """
     if isinstance(value, nn.Module):
         return new.get(value, value)
@@ -44,7 +45,7 @@ def _replaced(value: Any, new: Mapping[nn.Module, nn.Module], seen: set[int]) ->
             replaced = _replaced(part, new, seen)
             if replaced is not part:
                 value[key] = replaced
-    elif isinstance(value, tuple):
+    elif kind is tuple or (isinstance(value, tuple) and hasattr(kind, "_make")):
         parts = [_replaced(part, new, seen) for part in value]
         if any(part is not before for part, before in zip(parts, value, strict=True)):
             return getattr(kind, "_make", kind)(parts)  # a named tuple takes its parts by _make
