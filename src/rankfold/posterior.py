@@ -48,14 +48,6 @@ class FactorPosterior(nn.Module, ABC):
     def second_moments(self) -> list[Tensor]:
         """``E[u²] = μ² + σ²`` of every entry, in at least float32."""
 
-    def kl(self, variances: Sequence[Variance]) -> Tensor:
-        """``KL(q(u) ‖ N(0, v))`` in nats, given the prior variances ``v`` of every array: along one axis, or a number.
-
-        For a point, whose KL is infinite, the part that depends on it: ``−log N(u | 0, v)`` without
-        ½ log 2π.
-        """
-        return joint_kl([(self, variances)])
-
     @abstractmethod
     def parameter_lists(self) -> tuple[nn.ParameterList, ...]:
         """Every list of parameters shaped like the arrays; pruning cuts all of them alike."""
