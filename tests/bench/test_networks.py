@@ -15,7 +15,7 @@ from rankfold.bench.fresh_process import Finished
 from rankfold.bench.inference import ONNX, all_settings, networks, run_inference
 from rankfold.bench.measure import peak_memory
 from rankfold.bench.memory import WITH_SNAPSHOTS, run_dlrm, run_embedding
-from rankfold.bench.networks import found_ranks, mnist_network
+from rankfold.bench.networks import NETWORKS, found_ranks
 from rankfold.bench.step import Training
 from rankfold.config import TTM
 from rankfold.experiments.task import Folding
@@ -31,7 +31,7 @@ def results(request):
 
 def test_a_timed_step_trains_every_parameter_and_the_rank_variances():
     torch.manual_seed(0)
-    training = Training.of(mnist_network("TTM", "bayes"), CPU)
+    training = Training.of(NETWORKS["MNIST"].tensorized("TTM", "bayes"), CPU)
     before = {name: value.clone() for name, value in training.model.state_dict().items()}
     x, labels = torch.randn(8, 784), torch.randint(10, (8,))
     losses = [float(training.step(x, labels)) for _ in range(5)]
@@ -43,7 +43,7 @@ def test_a_timed_step_trains_every_parameter_and_the_rank_variances():
 
 
 def test_found_ranks_are_those_of_the_result_file(results, tmp_path):
-    model = mnist_network("CP", "fixed", found_ranks("CP", results))
+    model = NETWORKS["MNIST"].tensorized("CP", "fixed", found_ranks("CP", results))
     kept = rf.accounting(model).total.final_parameters
     assert kept == sum(p.numel() for p in model.parameters()) < 407_050
     with pytest.raises(FileNotFoundError, match=r"cp-ard-lu-seed0\.json is missing.*rankfold reproduce mnist"):

@@ -102,15 +102,15 @@ def ring(payload: int, workers: int) -> float:
     return 2 * (workers - 1) / workers * payload
 
 
-def sparse_gather(workers: int, batch: int = BATCH) -> float:
+def sparse_gather(workers: int) -> float:
     """Bytes each worker receives when replicas exchange only the rows they touched, with their indices."""
-    return (workers - 1) * batch * len(ROWS) * (DIM * FLOAT + INDEX)
+    return (workers - 1) * BATCH * len(ROWS) * (DIM * FLOAT + INDEX)
 
 
-def sharded_exchange(workers: int, batch: int = BATCH) -> float:
+def sharded_exchange(workers: int) -> float:
     """Bytes each worker sends when tables are spread: indices out, rows back, gradients out."""
     away = (workers - 1) / workers
-    return away * batch * len(ROWS) * (2 * DIM * FLOAT + INDEX)
+    return away * BATCH * len(ROWS) * (2 * DIM * FLOAT + INDEX)
 
 
 def record(measured: dict[str, int]) -> dict[str, Any]:

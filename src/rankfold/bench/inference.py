@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from rankfold.bench.measure import Call, Timing, time_calls
-from rankfold.bench.networks import Ranks, mnist_network
+from rankfold.bench.networks import NETWORKS, Ranks
 from rankfold.experiments.mnist import NUM_PIXELS, classifier
 from rankfold.export.layouts import Layout, changes, laid_out
 from rankfold.export.onnx_file import export_onnx
@@ -78,7 +78,7 @@ def networks(ranks: Mapping[str, Ranks]) -> dict[tuple[str, Layout], nn.Module]:
     torch.manual_seed(0)
     found: dict[tuple[str, Layout], nn.Module] = {("dense", "dense"): classifier().eval().requires_grad_(False)}
     for format, of_layers in ranks.items():
-        model = mnist_network(format, "fixed", of_layers)
+        model = NETWORKS["MNIST"].tensorized(format, "fixed", of_layers)
         layouts = [layout for layout in LAYOUTS if layout == "factors" or changes(model, layout)]
         found |= {(format, layout): laid_out(model, layout).eval().requires_grad_(False) for layout in layouts}
     return found

@@ -47,11 +47,6 @@ NETWORKS = {
 }
 
 
-def mnist_network(format: str, inference: Inference, ranks: Ranks | None = None) -> nn.Module:
-    """The MNIST network in a format, at the paper's maximum rank or at the given ranks of each layer."""
-    return NETWORKS["MNIST"].tensorized(format, inference, ranks)
-
-
 def found_ranks(format: str, results: Path) -> Ranks:
     """The ranks that rank determination found, with the log-uniform prior and seed 0, from its result file."""
     file = results / f"{FORMAT_NAMES[format]}-ard-lu-seed0.json"
