@@ -18,11 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from rankfold.config import CP, TT, TTM, TensorConfig, Tucker
+from rankfold.config import TensorConfig
 from rankfold.counts import Counts, accounting
 from rankfold.data.digits import NUM_CLASSES, NUM_PIXELS, Digits
 from rankfold.experiments.spec import FormatName, PriorName
-from rankfold.experiments.task import PRIORS
+from rankfold.experiments.task import CONFIGS, PRIORS
 from rankfold.layers.base import posterior_mean
 from rankfold.parameters import param_groups
 from rankfold.rank_determination import RankDetermination
@@ -31,6 +31,7 @@ from rankfold.surgery.tensorize import tensorize_
 from rankfold.tensorized_weights import current_ranks, current_variances
 
 HIDDEN = 256
+_MAX_RANKS: dict[FormatName, int] = {"cp": 24, "tucker": 8, "tt": 12, "ttm": 12}
 # Evenly over what follows the warm-up: more often than by default, to leave more to watch.
 NUM_CUTS = 30
 # The learning rate falls linearly over this last fraction of training.
@@ -64,16 +65,7 @@ class Settings:
     @property
     def config(self) -> TensorConfig:
         """The format at its starting rank, with the prior."""
-        prior = PRIORS[self.prior]
-        match self.format:
-            case "cp":
-                return CP(max_rank=24, prior=prior)
-            case "tucker":
-                return Tucker(max_rank=8, prior=prior)
-            case "tt":
-                return TT(max_rank=12, prior=prior)
-            case "ttm":
-                return TTM(max_rank=12, prior=prior)
+        return CONFIGS[self.format](_MAX_RANKS[self.format], prior=PRIORS[self.prior])
 
 
 @dataclass(frozen=True)
