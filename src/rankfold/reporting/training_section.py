@@ -10,7 +10,7 @@ from rankfold.reporting.charts import Mark, Series, line_chart
 from rankfold.reporting.drawings import Strip, strip_chart
 from rankfold.reporting.markup import Html, element, join
 from rankfold.reporting.run import Run
-from rankfold.reporting.wording import count, modes, number, percent
+from rankfold.reporting.wording import count, modes, number, percent, ranks_change
 
 _STAGES = {"fine-tune": "fine-tuning", "dense": "dense training", "train": "training"}
 # A quantity that spans more than this is drawn by logarithms.
@@ -97,8 +97,7 @@ def _rank_charts(run: Run, marks: Sequence[Mark]) -> dict[str, Html]:
         ]
         after = run.ranks_after[layer]
         words = f"{layer}: ranks {modes(before)} at the start, {modes(after)} at the end of {len(run.history)} epochs"
-        note = modes(after) if list(after) == list(before) else f"{modes(before)} → {modes(after)}"
-        charts[layer] = figure(layer, line_chart(lines, words, marks=marks), note)
+        charts[layer] = figure(layer, line_chart(lines, words, marks=marks), ranks_change(before, after))
     return charts
 
 
