@@ -95,7 +95,7 @@ def _layer_of_account(entry: Mapping[str, Any]) -> Layer:
 
 def _from_saved(run: Run, saved: SavedModel | None) -> dict[str, Layer]:
     """From the checkpoint beside the run, if it is at the ranks that the run reports."""
-    if saved is None or {name: list(t.ranks) for name, t in saved.tensors.items()} != _lists(run.ranks_after):
+    if saved is None or {name: list(t.ranks) for name, t in saved.tensors.items()} != run.ranks_after:
         return {}
     return {name: _layer_of_tensor(name, t, saved.bias_sizes.get(name, 0)) for name, t in saved.tensors.items()}
 
@@ -155,7 +155,3 @@ def _folded(format: str, in_dims: Sequence[int], out_dims: Sequence[int], ranks:
     """The format at these ranks, which knows how many factors there are and how large."""
     inputs, outputs = (Folding(math.prod(dims), tuple(dims)) for dims in (in_dims, out_dims))
     return BY_NAME[format](inputs, outputs, tuple(ranks))
-
-
-def _lists(ranks: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
-    return {name: list(values) for name, values in ranks.items()}
