@@ -241,11 +241,8 @@ class Recurrent(TensorizedModule):
 
     def __repr__(self) -> str:
         mode = "" if self.config.inference == "bayes" else f", {self.config.inference}"
-        lines = [f"  ({name}): {tensor.format}" for name, tensor in self._named_tensors()]
+        lines = [f"  ({name}): {tensor.format}" for name, tensor in self.tensors.items()]
         return "\n".join([f"Recurrent({self.extra_repr()}{mode}", *lines, ")"])
-
-    def _named_tensors(self) -> list[tuple[str, BayesianTensor]]:
-        return [(name, cast(BayesianTensor, tensor)) for name, tensor in self.tensors.items()]
 
 
 def one_block(weights: dict[str, Tensor]) -> list[Tensor]:
