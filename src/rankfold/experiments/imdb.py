@@ -74,7 +74,6 @@ def encoded(
     return Data(
         _examples(encode(corpus), train.labels, device),
         _examples(encode(Corpus.of(evaluation.texts)), evaluation.labels, device),
-        None,
     )
 
 

@@ -168,7 +168,9 @@ def read_spec(file: Path) -> Spec:
     known = [field.name for field in fields(Spec) if field.name not in _GIVEN_BY_THE_COMMAND]
     for key in table:
         if key in _GIVEN_BY_THE_COMMAND:
-            raise ValueError(f"{file}: {key} is no setting of a row; the command gives it, by {_option(key)}")
+            raise ValueError(
+                f"{file}: {key} is no setting of a row; the command gives it, by {_GIVEN_BY_THE_COMMAND[key]}"
+            )
         if key not in known:
             raise ValueError(f"{file}: unknown key {key!r}; the keys are {', '.join(known)}")
     if "method" not in table:
@@ -213,7 +215,3 @@ def read_toml(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{file}: not valid TOML: {error}") from error
-
-
-def _option(key: str) -> str:
-    return _GIVEN_BY_THE_COMMAND[key]

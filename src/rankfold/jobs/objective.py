@@ -69,7 +69,7 @@ class Objective:
 
     def predict(self, model: nn.Module, inputs: tuple[Tensor, ...], samples: int, seed: int) -> tuple[Tensor, Tensor]:
         """Mean and spread over the posterior, (N, C) or (N,), on the CPU; every batch sees the same samples."""
-        transform = _as_it_is if isinstance(self.target, Quantity) else self.probabilities
+        transform = Tensor.double if isinstance(self.target, Quantity) else self.probabilities
         parts = [
             [x.cpu() for x in predict(model, *batch, samples=samples, transform=transform, seed=seed)]
             for batch in zip(*(x.split(_BATCH) for x in inputs), strict=True)
@@ -129,7 +129,3 @@ def _spread(examples: Examples, most: int) -> Examples:
     """Every k-th example, so that there are at most so many."""
     step = -(-len(examples) // most)
     return Examples(tuple(x[::step] for x in examples.inputs), examples.labels[::step])
-
-
-def _as_it_is(outputs: Tensor) -> Tensor:
-    return outputs.double()

@@ -227,15 +227,12 @@ class JobRun:
             "layers": accounting(self.model).as_dict()["layers"],
             "metrics": metrics,
             "data": self._about_data(),
-            "timing": {**self._timing(), "evaluation_seconds": seconds},
+            "timing": {**timing(spec, self._training.history, len(self.data.train)), "evaluation_seconds": seconds},
             "peak_memory": peak_memory(self.device),
             "warnings": caught,
             **provenance(self.device),
             "history": self.history,
         }
-
-    def _timing(self) -> dict[str, float]:
-        return timing(self.job.spec, self._training.history, len(self.data.train))
 
     def _about_data(self) -> Record:
         return {
