@@ -77,7 +77,7 @@ def test_nothing_there(tmp_path):
 
 
 BAD = {
-    "cut": (lambda raw: raw[:-20], r"xz file of \d+ bytes that is cut short or altered"),
+    "cut": (lambda raw: raw[:-20], "cut short or altered"),
     "altered": (lambda raw: raw[:40] + b"\0\0\0\0" + raw[44:], "cut short or altered"),
     "a web page": (lambda raw: b"<html>", r"line 1 is no JSON"),
     "cut after unpacking": (lambda raw: lines("train")[:-9], "line 4 is no JSON"),

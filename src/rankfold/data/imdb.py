@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import lzma
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 
 from rankfold.data.errors import DamagedData, MissingData
 from rankfold.data.location import VARIABLE, data_root
+from rankfold.data.packing import unpacked_content
 
 NAME = "imdb"
 Half = Literal["train", "test"]
@@ -35,7 +35,6 @@ CHECKSUMS: dict[Half, str] = {
     "test": "f26557863bf36bdac228d85491f8ae8412f9fcbab6468226f7a18a4b3f53dae7",
 }
 _SENTIMENTS = ("neg", "pos")  # a sentiment's place is its label
-_XZ = b"\xfd7zXZ\0"
 _REMEDY = "replace it by a fresh copy"
 _TRY_ANYWAY = "load with verify=False to use it as it is"
 
@@ -116,7 +115,7 @@ def read_half(place: Path, half: Half, *, verify: bool = True) -> Reviews:
 
 
 def _read_file(path: Path, checksum: str | None) -> Reviews:
-    content = _content(path)
+    content = unpacked_content(_read_bytes(path), path)
     found = hashlib.sha256(content).hexdigest()
     if checksum is not None and found != checksum:
         raise DamagedData(
@@ -125,19 +124,6 @@ def _read_file(path: Path, checksum: str | None) -> Reviews:
         )
     rows = [_row(line, number, path) for number, line in enumerate(content.splitlines(), 1)]
     return Reviews(tuple(text for text, _ in rows), np.array([label for _, label in rows], dtype=np.int64))
-
-
-def _content(path: Path) -> bytes:
-    """The bytes of a file, unpacked if it is packed, whatever its name says."""
-    raw = _read_bytes(path)
-    if not raw.startswith(_XZ):
-        return raw
-    try:
-        return lzma.decompress(raw)
-    except (lzma.LZMAError, EOFError) as error:
-        raise DamagedData(
-            f"{path} is an xz file of {len(raw):,} bytes that is cut short or altered ({error}); {_REMEDY}"
-        ) from error
 
 
 def _row(line: bytes, number: int, path: Path) -> tuple[str, int]:
