@@ -51,10 +51,6 @@ Record = dict[str, Any]
 class Stopped(Exception):
     """Training was asked to stop, after an epoch or within the one that follows; its checkpoint is written."""
 
-    def __init__(self, epochs_done: int) -> None:
-        super().__init__(f"stopped after epoch {epochs_done}")
-        self.epochs_done = epochs_done
-
 
 @final
 @dataclass(frozen=True)
@@ -155,7 +151,7 @@ class JobRun:
 
         def stop_if_asked(epoch: int) -> None:
             if epoch < spec.epochs and watcher.stop():
-                raise Stopped(spec.epochs)
+                raise Stopped(f"stopped after epoch {spec.epochs}")
 
         def note(epoch: Epoch) -> None:
             watcher.dense(epoch)
@@ -201,7 +197,7 @@ class JobRun:
         if len(self.history) < self.job.spec.epochs and watcher.stop():
             if not self._training.write_checkpoint():
                 raise NumericalFault(f"a parameter became NaN or infinite by step {self.num_steps}")
-            raise Stopped(len(self.history))
+            raise Stopped(f"stopped after epoch {len(self.history)}")
 
     def _record(self, epoch: Epoch, extras: Mapping[str, Any]) -> Record:
         """An epoch as it stands in the result; a quantity has no accuracy, and its NLL is that in its own unit."""
