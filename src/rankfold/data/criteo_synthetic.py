@@ -29,6 +29,10 @@ CHUNK = 1 << 16
 
 # Standard deviation of the entries of planted factors, whose mean is 1.
 _FACTOR_STD = 0.6
+# Categories of at most so many rows have effects; those between them and the large ones have none.
+_SMALL = 1000
+# Standard deviations of the four parts of the logit, and the share of clicks.
+_SPREADS, _CLICK_RATE = (0.5, 0.5, 1.0, 0.7), 0.25
 _CPU = torch.device("cpu")
 
 
@@ -71,11 +75,7 @@ class PlantedClicks:
         seed: of the model and of the rows.
         modes: (I_1, I_2, I_3) of every large table, by the number of its category, from 0.
         sizes: rows of the tables.
-        exponents: of the Zipf frequencies.
         rank: of the large tables.
-        small: categories of at most so many rows have effects; those between them and the large ones have none.
-        spreads: standard deviations of the four parts of the logit.
-        click_rate: share of clicks.
 
     >>> planted = PlantedClicks(0, {2: (200, 220, 250), 3: (125, 130, 136)})
     >>> chunk = next(planted.chunks(1000))
@@ -89,16 +89,12 @@ class PlantedClicks:
         modes: Mapping[int, tuple[int, ...]],
         *,
         sizes: Sequence[int] = KAGGLE_SIZES,
-        exponents: Sequence[float] = EXPONENTS,
         rank: int = 4,
-        small: int = 1000,
-        spreads: tuple[float, float, float, float] = (0.5, 0.5, 1.0, 0.7),
-        click_rate: float = 0.25,
     ) -> None:
         self.seed = seed
         self.rank = rank
         self.modes = dict(modes)
-        self._laws = [Zipf(size, exponent) for size, exponent in zip(sizes, exponents, strict=True)]
+        self._laws = [Zipf(size, exponent) for size, exponent in zip(sizes, EXPONENTS, strict=True)]
         self._strides = [_coprime(size) for size in sizes]
         random = np.random.default_rng([seed, 0])
 
@@ -106,12 +102,12 @@ class PlantedClicks:
             return torch.from_numpy(random.standard_normal(shape))
 
         self._slopes = normal(NUM_NUMBERS)
-        self._effects = {n: normal(size) for n, size in enumerate(sizes) if size <= small}
+        self._effects = {n: normal(size) for n, size in enumerate(sizes) if size <= _SMALL}
         # entries of mean 1: every mode then has an effect of its own, and what is learned first leads to the rest
         self._factors = {n: [1.0 + _FACTOR_STD * normal(size, rank) for size in dims] for n, dims in modes.items()}
         self._directions = normal(rank)
         self._scales, self._bias = torch.ones(4, dtype=torch.float64), 0.0
-        self._calibrate(torch.tensor(spreads, dtype=torch.float64), click_rate)
+        self._calibrate()
 
     def to(self, device: torch.device) -> PlantedClicks:
         """The model itself, moved to a device as a module would be."""
@@ -213,15 +209,15 @@ class PlantedClicks:
             effects += effect.index_select(0, categories[:, n])
         return torch.stack([numbers.double() @ self._slopes, effects, total @ self._directions, pairs], dim=1)
 
-    def _calibrate(self, spreads: Tensor, click_rate: float) -> None:
+    def _calibrate(self) -> None:
         """Scale every part to its spread, and set the constant for the click rate, on a chunk of its own."""
         parts = self._parts(*self._inputs(self._draw(0)))
-        self._scales = spreads / parts.std(0, correction=0).clamp(min=1e-12)
+        self._scales = torch.tensor(_SPREADS, dtype=torch.float64) / parts.std(0, correction=0).clamp(min=1e-12)
         logits = parts @ self._scales
         low, high = -float(logits.max()) - 20.0, -float(logits.min()) + 20.0
         for _ in range(60):
             self._bias = 0.5 * (low + high)
-            too_many = float(torch.sigmoid(self._bias + logits).mean()) > click_rate
+            too_many = float(torch.sigmoid(self._bias + logits).mean()) > _CLICK_RATE
             low, high = (low, self._bias) if too_many else (self._bias, high)
 
 
