@@ -23,7 +23,8 @@ def screen(run: DemoRun) -> RenderableType:
     """The whole display after an epoch."""
     settings, now = run.settings, run.history[-1]
     title = f"[bold]rankfold[/] · {settings.format.upper()} · {settings.prior} prior · KL weight {settings.kl_weight:g}"
-    parts = (_progress(run, now), Text(), _terms(run, now), Text(), rank_bars(now.ranks, run.starting_ranks))
+    done = progress(now.epoch, settings.epochs, WARMUP, now.seconds / now.epoch)
+    parts = (done, Text(), _terms(run, now), Text(), rank_bars(now.ranks, run.starting_ranks))
     return Panel(Group(*parts), title=title, box=box.ROUNDED, padding=(1, 2), width=84)
 
 
@@ -65,13 +66,12 @@ def _footnotes(figures: dict[str, Any]) -> list[Padding]:
     return [Padding(Text(note, style="dim"), (0, 0, 0, 2)) for note in notes]
 
 
-def _progress(run: DemoRun, now: Snapshot) -> Text:
-    share = now.epoch / run.settings.epochs
-    left = now.seconds / now.epoch * (run.settings.epochs - now.epoch)
-    phase = "warm-up" if share < WARMUP else "cutting ranks" if share < 1.0 else "done"
-    return Text.assemble(
-        ("epoch ", "dim"), f"{now.epoch}/{run.settings.epochs}  ", *bar(share, ACCENT), f"  {phase}, {left:.0f} s left"
-    )
+def progress(epoch: int, epochs: int, warmup: float, seconds: float) -> Text:
+    """How far training is; it takes so many ``seconds`` per epoch."""
+    share, left = epoch / epochs, seconds * (epochs - epoch)
+    phase = "warm-up" if share < warmup else "cutting ranks" if share < 1.0 else "done"
+    ending = f"  {phase}, {left:.0f} s left"
+    return Text.assemble(("epoch ", "dim"), f"{epoch}/{epochs}  ", *_bar(share, ACCENT), ending)
 
 
 def _terms(run: DemoRun, now: Snapshot) -> Table:
@@ -95,11 +95,11 @@ def rank_bars(current: Mapping[str, Sequence[int]], starting: Mapping[str, Seque
     for name, ranks in current.items():
         for n, (rank, start) in enumerate(zip(ranks, starting[name], strict=True), start=1):
             label = name if n == 1 else ""
-            grid.add_row(label, f"[dim]rank {n}[/]", Text.assemble(*bar(rank / start, ALIVE)), f"{rank} of {start}")
+            grid.add_row(label, f"[dim]rank {n}[/]", Text.assemble(*_bar(rank / start, ALIVE)), f"{rank} of {start}")
     return grid
 
 
-def bar(share: float, style: str) -> list[tuple[str, str]]:
+def _bar(share: float, style: str) -> list[tuple[str, str]]:
     """The pieces of a bar that is full up to ``share``."""
     full = round(share * BAR_WIDTH)
     return [("━" * full, style), ("━" * (BAR_WIDTH - full), GONE)]

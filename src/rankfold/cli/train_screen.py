@@ -12,7 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from rankfold.cli.demo_screen import ACCENT, bar, rank_bars
+from rankfold.cli.demo_screen import ACCENT, progress, rank_bars
 from rankfold.experiments.progress import Epoch
 from rankfold.jobs.job import Job
 from rankfold.jobs.preparation import Preparation, counted
@@ -33,7 +33,9 @@ def screen(run: JobRun) -> RenderableType:
     spec, now = run.job.spec, run.history[-1]
     title = f"[bold]rankfold train[/] · {escape(run.job.data.name)} · {run.job.model}"
     settings = f"{(spec.format or '').upper()} · {spec.prior} prior · KL weight {spec.kl_weight:g}"
-    parts = (_progress(run, now), Text(), _terms(run, now), Text(), _ranks(run, now))
+    seconds = sum(record["seconds"] for record in run.history) / len(run.history)
+    done = progress(now["epoch"], spec.epochs, spec.warmup, seconds)
+    parts = (done, Text(), _terms(run, now), Text(), _ranks(run, now))
     return Panel(Group(*parts), title=title, subtitle=settings, box=box.ROUNDED, padding=(1, 2), width=96)
 
 
@@ -177,15 +179,6 @@ _HEADINGS = {
     "ece": ("calibration error", ".3f"),
     "within_90_percent": ("within 90 %", ".1%"),
 }
-
-
-def _progress(run: JobRun, now: Record) -> Text:
-    total = run.job.spec.epochs
-    share = now["epoch"] / total
-    left = sum(record["seconds"] for record in run.history) / len(run.history) * (total - now["epoch"])
-    phase = "warm-up" if share < run.job.spec.warmup else "cutting ranks" if share < 1.0 else "done"
-    ending = f"  {phase}, {left:.0f} s left"
-    return Text.assemble(("epoch ", "dim"), f"{now['epoch']}/{total}  ", *bar(share, ACCENT), ending)
 
 
 def _terms(run: JobRun, now: Record) -> Table:
