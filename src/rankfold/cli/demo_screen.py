@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich import box
@@ -12,7 +13,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from rankfold.demo import DemoRun, Snapshot
+from rankfold.counts import Counts
+from rankfold.demo import DemoRun
 from rankfold.schedule import WARMUP
 
 BAR_WIDTH = 28  # with all that stands beside it, a line fits a terminal of 80 columns
@@ -24,7 +26,9 @@ def screen(run: DemoRun) -> RenderableType:
     settings, now = run.settings, run.history[-1]
     title = f"[bold]rankfold[/] · {settings.format.upper()} · {settings.prior} prior · KL weight {settings.kl_weight:g}"
     done = progress(now.epoch, settings.epochs, WARMUP, now.seconds / now.epoch)
-    parts = (done, Text(), _terms(run, now), Text(), rank_bars(now.ranks, run.starting_ranks))
+    score = "test accuracy", f"{now.accuracy:.1%}"
+    objective = terms(asdict(now), run.before, len(run.data.train_labels), "image", score)
+    parts = (done, Text(), objective, Text(), rank_bars(now.ranks, run.starting_ranks))
     return Panel(Group(*parts), title=title, box=box.ROUNDED, padding=(1, 2), width=84)
 
 
@@ -74,17 +78,17 @@ def progress(epoch: int, epochs: int, warmup: float, seconds: float) -> Text:
     return Text.assemble(("epoch ", "dim"), f"{epoch}/{epochs}  ", *_bar(share, ACCENT), ending)
 
 
-def _terms(run: DemoRun, now: Snapshot) -> Table:
-    num_data = len(run.data.train_labels)
+def terms(now: Mapping[str, Any], before: Counts, num_data: int, example: str, score: tuple[str, str]) -> Table:
+    """The objective after an epoch, per ``example``, beside the name and the value of a score; and all parameters."""
     grid = Table.grid(padding=(0, 2), expand=False)
-    grid.add_row("[dim]NLL[/]", f"{now.nll:.3f} nats per image", "[dim]test accuracy[/]", f"{now.accuracy:.1%}")
-    grid.add_row("[dim]KL[/]", f"{now.kl_nats / num_data:.3f} nats per image", "[dim]β[/]", f"{now.beta:.2f}")
-    compression = run.before.dense_parameters / now.parameters
+    grid.add_row("[dim]NLL[/]", f"{now['nll']:.3f} nats per {example}", f"[dim]{score[0]}[/]", score[1])
+    grid.add_row("[dim]KL[/]", f"{now['kl_nats'] / num_data:.3f} nats per {example}", "[dim]β[/]", f"{now['beta']:.2f}")
+    smaller = before.dense_parameters / now["parameters"]
     grid.add_row(
         "[dim]parameters[/]",
-        f"{now.parameters:,} of {run.before.final_parameters:,}",
+        f"{now['parameters']:,} of {before.final_parameters:,}",
         "[dim]dense[/]",
-        f"{run.before.dense_parameters:,}  [{ACCENT}]{compression:.0f}× smaller[/]",
+        f"{before.dense_parameters:,}  [{ACCENT}]{smaller:.0f}× smaller[/]",
     )
     return grid
 

@@ -12,7 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from rankfold.cli.demo_screen import ACCENT, progress, rank_bars
+from rankfold.cli.demo_screen import progress, rank_bars, terms
 from rankfold.experiments.progress import Epoch
 from rankfold.jobs.job import Job
 from rankfold.jobs.preparation import Preparation, counted
@@ -35,7 +35,8 @@ def screen(run: JobRun) -> RenderableType:
     settings = f"{(spec.format or '').upper()} · {spec.prior} prior · KL weight {spec.kl_weight:g}"
     seconds = sum(record["seconds"] for record in run.history) / len(run.history)
     done = progress(now["epoch"], spec.epochs, spec.warmup, seconds)
-    parts = (done, Text(), _terms(run, now), Text(), _ranks(run, now))
+    objective = terms(now, run.before, len(run.data.train), "example", ("held back", _score(now)))
+    parts = (done, Text(), objective, Text(), _ranks(run, now))
     return Panel(Group(*parts), title=title, subtitle=settings, box=box.ROUNDED, padding=(1, 2), width=96)
 
 
@@ -87,7 +88,7 @@ def progress_line(run: JobRun) -> str:
     return (
         f"epoch {now['epoch']:3d}/{run.job.spec.epochs}  NLL {now['nll']:.3f}  "
         f"KL {now['kl_nats'] / len(run.data.train):.3f} nats per example  "
-        f"β {now['beta']:.2f}  {_score(run, now)}  parameters {now['parameters']:,}  "
+        f"β {now['beta']:.2f}  {_score(now)}  parameters {now['parameters']:,}  "
         f"ranks {shown}{'  …' if len(layers) > _MOST_LAYERS else ''}"
     )
 
@@ -181,22 +182,7 @@ _HEADINGS = {
 }
 
 
-def _terms(run: JobRun, now: Record) -> Table:
-    num_data = len(run.data.train)
-    smaller = run.before.dense_parameters / now["parameters"]
-    grid = Table.grid(padding=(0, 2), expand=False)
-    grid.add_row("[dim]NLL[/]", f"{now['nll']:.3f} nats per example", "[dim]held back[/]", _score(run, now))
-    grid.add_row("[dim]KL[/]", f"{now['kl_nats'] / num_data:.3f} nats per example", "[dim]β[/]", f"{now['beta']:.2f}")
-    grid.add_row(
-        "[dim]parameters[/]",
-        f"{now['parameters']:,} of {run.before.final_parameters:,}",
-        "[dim]dense[/]",
-        f"{run.before.dense_parameters:,}  [{ACCENT}]{smaller:.0f}× smaller[/]",
-    )
-    return grid
-
-
-def _score(run: JobRun, now: Record) -> str:
+def _score(now: Record) -> str:
     if "evaluation_accuracy" in now:
         return f"accuracy {now['evaluation_accuracy']:.1%}"
     return f"RMSE {now['evaluation_rmse']:.4g}" if "evaluation_rmse" in now else ""
