@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from rankfold.demo import DemoRun
 from rankfold.schedule import WARMUP
-from rankfold.whole_files import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,19 +19,16 @@ SPACING = 0.09  # between lines of the same rank
 
 def plot_ranks(run: DemoRun, path: Path) -> None:
     """Write the plot of a run to ``path``."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from rankfold.figures.style import new_figure, save
 
-    figure = Figure(figsize=(11, 5.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(11, 5.2)
     grid = figure.add_gridspec(2, 2, width_ratios=(1.5, 1))
     _draw_ranks(figure.add_subplot(grid[:, 0]), run)
     _draw_size(figure.add_subplot(grid[0, 1]), run)
     _draw_objective(figure.add_subplot(grid[1, 1]), run)
     for axes in figure.axes:
         _tidy(axes, run)
-    with whole_file(path) as partial:
-        figure.savefig(partial, dpi=150)
+    save(figure, path)
 
 
 def _draw_ranks(axes: Axes, run: DemoRun) -> None:
