@@ -18,7 +18,6 @@ from torch.optim import Optimizer
 from rankfold.distributed import whole
 from rankfold.wrapping import check_model
 
-_NAMES_SHOWN = 3
 # What optimizers call their moments: estimates, most of a snapshot, for which half the digits are enough. Other
 # states may be weights, of which none can be spared.
 _MOMENTS = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "momentum_buffer", "square_avg", "grad_avg"}
@@ -180,11 +179,11 @@ def check_finite(model: nn.Module, action: str) -> None:
         )
 
 
-def first_of(names: Sequence[str]) -> str:
-    """Three names at most, and how many more there are.
+def first_of(names: Sequence[str], most: int = 3) -> str:
+    """So many names at most, and how many more there are.
 
     >>> first_of(["a", "b", "c", "d", "e"])
     'a, b, c and 2 more'
     """
-    more = len(names) - _NAMES_SHOWN
-    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

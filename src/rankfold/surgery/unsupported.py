@@ -8,6 +8,8 @@ from torch import nn
 from torch.nn.modules.conv import _ConvTransposeNd
 from torch.nn.parameter import is_lazy
 
+from rankfold.health import first_of
+
 _TYPES = (nn.Conv3d, _ConvTransposeNd, nn.RNNCellBase, nn.Bilinear, nn.MultiheadAttention)
 _NAMES_SHOWN = 4
 
@@ -19,7 +21,8 @@ def unsupported_notes(model: nn.Module) -> Iterator[str]:
         if isinstance(module, _TYPES):
             by_type.setdefault(type(module).__name__, {})[name] = module
     for kind, found in by_type.items():
-        yield f"{_names(list(found))}: {_verdict(kind, list(found.values()))}"
+        names = first_of([name or "the model" for name in found], _NAMES_SHOWN)
+        yield f"{names}: {_verdict(kind, list(found.values()))}"
 
 
 def _verdict(kind: str, modules: list[nn.Module]) -> str:
@@ -27,8 +30,3 @@ def _verdict(kind: str, modules: list[nn.Module]) -> str:
     size = sum(p.numel() for m in modules for p in m._parameters.values() if p is not None and not is_lazy(p))
     what = "input projections (in_proj)" if isinstance(modules[0], nn.MultiheadAttention) else "layers"
     return f"{kind} {what} are not supported and stay dense, {size:,} parameters"
-
-
-def _names(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    return ", ".join(name or "the model" for name in names[:_NAMES_SHOWN]) + more
