@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rankfold.data.errors import DamagedData, DataError, MissingData
-from rankfold.data.location import VARIABLE, data_root
+from rankfold.data.location import TRY_ANYWAY, VARIABLE, data_root
 from rankfold.data.mnist import Images, checksum
 
 NAME = "cifar10"
@@ -36,7 +36,6 @@ LABELS = "labels.npz"
 Bytes = NDArray[np.uint8]
 _RECORD = 1 + CHANNELS * SIDE * SIDE
 _ARCHIVE_FOLDER = "cifar-10-batches-bin"
-_TRY_ANYWAY = "load with verify=False to use it as it is"
 _REMEDY = (
     f"Put {ARCHIVE} from https://www.cs.toronto.edu/~kriz/cifar.html into a folder called {NAME}, and name the "
     f"folder above it with --data or in the environment variable {VARIABLE}"
@@ -111,7 +110,7 @@ def read_batch(batch: Batch, place: Path, *, verify: bool = True) -> Bytes:
     if verify and (found := checksum(records.tobytes())) != batch.md5:
         raise DamagedData(
             f"{batch.name} in {place} is not the published one: as {batch.name}.bin its md5 is {found} "
-            f"({len(records):,} images), expected {batch.md5} ({NUM_RECORDS:,} images). {_REMEDY}; or {_TRY_ANYWAY}"
+            f"({len(records):,} images), expected {batch.md5} ({NUM_RECORDS:,} images). {_REMEDY}; or {TRY_ANYWAY}"
         )
     return records
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankfold.data.errors import DamagedData, MissingData
-from rankfold.data.location import VARIABLE, data_root
+from rankfold.data.location import TRY_ANYWAY, VARIABLE, data_root
 from rankfold.data.packing import unpacked_content
 
 NAME = "imdb"
@@ -36,7 +36,6 @@ CHECKSUMS: dict[Half, str] = {
 }
 _SENTIMENTS = ("neg", "pos")  # a sentiment's place is its label
 _REMEDY = "replace it by a fresh copy"
-_TRY_ANYWAY = "load with verify=False to use it as it is"
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ def read_half(place: Path, half: Half, *, verify: bool = True) -> Reviews:
     if verify and counts != [REVIEWS_PER_HALF // 2] * 2:
         raise DamagedData(
             f"{path} holds {counts[0]:,} negative and {counts[1]:,} positive reviews, expected "
-            f"{REVIEWS_PER_HALF // 2:,} of each. {remedies()}, or {_TRY_ANYWAY}"
+            f"{REVIEWS_PER_HALF // 2:,} of each. {remedies()}, or {TRY_ANYWAY}"
         )
     if len(reviews) == 0:
         raise DamagedData(f"{path} holds no reviews. {remedies()}")
@@ -120,7 +119,7 @@ def _read_file(path: Path, checksum: str | None) -> Reviews:
     if checksum is not None and found != checksum:
         raise DamagedData(
             f"{path} is not the known file: the sha256 of its unpacked content is {found}, expected {checksum}; "
-            f"{_REMEDY}, or {_TRY_ANYWAY}"
+            f"{_REMEDY}, or {TRY_ANYWAY}"
         )
     rows = [_row(line, number, path) for number, line in enumerate(content.splitlines(), 1)]
     return Reviews(tuple(text for text, _ in rows), np.array([label for _, label in rows], dtype=np.int64))

@@ -10,6 +10,7 @@ from rankfold.data.errors import MissingData
 
 VARIABLE = "RANKFOLD_DATA"
 DEFAULT = "data"
+TRY_ANYWAY = "load with verify=False to use it as it is"  # what to do about a file that was not published so
 
 
 def data_root(folder: str | os.PathLike[str] | None = None) -> Path:

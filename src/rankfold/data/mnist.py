@@ -15,11 +15,10 @@ from torch import Tensor
 
 from rankfold.data.errors import DamagedData, MissingData
 from rankfold.data.idx import decode, read_content
-from rankfold.data.location import find_file, find_folder, remedies
+from rankfold.data.location import TRY_ANYWAY, find_file, find_folder, remedies
 
 NUM_CLASSES = 10
 SIDE = 28
-_TRY_ANYWAY = "load with verify=False to use it as it is"
 
 
 @dataclass(frozen=True)
@@ -199,5 +198,5 @@ def _check_identity(content: bytes, array: NDArray[Any], file: DataFile, data_se
             )
     raise DamagedData(
         f"{path} is not the published file: the md5 of its idx content is {found} (shape {array.shape}), expected "
-        f"{file.md5} (shape {file.shape}). Replace it with `rankfold data get {data_set.name}`, or {_TRY_ANYWAY}"
+        f"{file.md5} (shape {file.shape}). Replace it with `rankfold data get {data_set.name}`, or {TRY_ANYWAY}"
     )
