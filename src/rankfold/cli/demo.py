@@ -16,17 +16,16 @@ from torch import nn
 
 from rankfold.architecture import Architecture
 from rankfold.checkpoint import save
+from rankfold.cli import train_options as o
 from rankfold.cli.demo_plot import plot_ranks
 from rankfold.cli.demo_screen import progress_lines, result_table, screen
 from rankfold.cli.stopping import above_cursor, exit_code, stop_requests
-from rankfold.cli.train_options import MOST_SEED
 from rankfold.cli.writing import check_folder, writing
 from rankfold.counts import accounting
 from rankfold.data.digits import Digits, load_digits
 from rankfold.demo import DemoRun, Settings, accuracy, classifier, train_dense
 from rankfold.experiments.provenance import provenance
 from rankfold.experiments.results import write_record
-from rankfold.experiments.spec import FormatName, PriorName
 from rankfold.predictive import predict
 from rankfold.reporting.run import DEMO_FILE
 
@@ -34,15 +33,13 @@ _DEFAULT = Settings()
 
 
 def demo(
-    format: Annotated[
-        FormatName, typer.Option(help="How weights are factored: cp has one rank per layer, the others several.")
-    ] = _DEFAULT.format,
-    prior: Annotated[PriorName, typer.Option(help="The prior that pulls ranks nobody needs to zero.")] = _DEFAULT.prior,
+    format: o.Format = _DEFAULT.format,
+    prior: o.Prior = _DEFAULT.prior,
     kl_weight: Annotated[
         float, typer.Option(min=0.0, help="The one trade-off between size and fit: larger means smaller models.")
     ] = _DEFAULT.kl_weight,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = _DEFAULT.epochs,
-    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="The same seed gives the same run.")] = _DEFAULT.seed,
+    seed: o.Seed = _DEFAULT.seed,
     out: Annotated[
         Path,
         typer.Option(

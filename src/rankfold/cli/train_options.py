@@ -1,4 +1,4 @@
-"""What ``rankfold train`` and ``rankfold plan`` have in common: their options, and what these ask for."""
+"""What ``rankfold train``, ``plan`` and ``demo`` have in common: options, and what those of the first two ask for."""
 
 from __future__ import annotations
 
