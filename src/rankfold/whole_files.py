@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -115,6 +116,16 @@ def write_whole(file: Path, content: str | bytes) -> None:
     """A text, or bytes, as a whole file."""
     with whole_file(file) as partial:
         partial.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def publish(partial: Path, folder: Path) -> None:
+    """Give a whole folder its name. If another process was faster, what it has written is the same, and stays."""
+    try:
+        os.replace(partial, folder)
+    except OSError:
+        shutil.rmtree(partial)
+        if not folder.is_dir():
+            raise
 
 
 @contextmanager

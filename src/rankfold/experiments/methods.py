@@ -6,7 +6,6 @@ import copy
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -27,6 +26,7 @@ from rankfold.experiments.task import Data, Task
 from rankfold.experiments.training import Training
 from rankfold.surgery import tensorize_
 from rankfold.surgery.materialize import materialized
+from rankfold.whole_files import publish
 
 Ranks = Mapping[str, Sequence[int]]
 _HISTORY_FILE = "history.json"
@@ -173,14 +173,9 @@ def _fingerprint(spec: Spec, num_data: int) -> str:
 
 
 def _share(trained: Trained, folder: Path) -> None:
-    """Keep a dense model for other runs. If another process was faster, its model is the same."""
+    """Keep a dense model for other runs."""
     partial = folder.with_name(f"{folder.name}-partial-{os.getpid()}")
     save(trained.model, partial)
     text = json.dumps([asdict(epoch) for epoch in trained.history])
     (partial / _HISTORY_FILE).write_text(text, encoding="utf-8")
-    try:
-        os.replace(partial, folder)
-    except OSError:
-        shutil.rmtree(partial)
-        if not folder.is_dir():
-            raise
+    publish(partial, folder)

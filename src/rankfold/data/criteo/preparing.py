@@ -28,6 +28,7 @@ from rankfold.data.criteo.malformed import MOST_MALFORMED, Tally
 from rankfold.data.criteo.published import EXTRA, SAMPLE, WHOLE, unpacked_name
 from rankfold.data.errors import DamagedData, MissingData
 from rankfold.data.location import VARIABLE, data_root, origin
+from rankfold.whole_files import publish
 from rankfold.wrapping import warn
 
 # Raise when the arrays would come out differently.
@@ -139,7 +140,7 @@ def _prepare(paths: Sequence[Path], folder: Path, tables: Tables, tally: Tally, 
             "examples": tally.examples,
         }
         write_about(partial, about)
-        _publish(partial, folder)
+        publish(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     if tally.count:
@@ -207,12 +208,3 @@ def _cache_folder(beside: Path) -> Path:
     if os.access(beside, os.W_OK):
         return beside
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "rankfold"
-
-
-def _publish(partial: Path, folder: Path) -> None:
-    """Give the folder its name. If another process was faster, its arrays are the same."""
-    try:
-        os.replace(partial, folder)
-    except OSError:
-        if not folder.is_dir():
-            raise
