@@ -165,17 +165,16 @@ def test_the_weight_stays_nearly_the_same_however_uncertain_components_are(std: 
 
 def test_components_do_not_grow_against_each_other() -> None:
     """Many near three directions have a best fit of a few large, opposed ones, of which a sample would be far off."""
-    tensor = make(rf.CP(50, in_dims=(28, 28), out_dims=(16, 32)), std=0.1)
+    tensor = make(rf.CP(50, in_dims=(28, 28), out_dims=(16, 32)), std=0.05)
+    torch.manual_seed(0)
     with torch.no_grad():
         for mean in tensor.factors.mean:
             directions = torch.randn(len(mean), 3, dtype=mean.dtype)
-            noise = 0.05 * torch.randn(mean.shape, dtype=mean.dtype)
-            mean.copy_(directions[:, torch.randint(3, (50,))] + noise)
-            # every component is near one of three directions in every mode, each of its own choice
+            mean.copy_(directions[:, torch.randint(3, (50,))] + 0.05 * torch.randn(mean.shape, dtype=mean.dtype))
     before = weight_noise(tensor)
     assert simplify_(tensor)
-    assert sum(is_empty(tensor, k) for k in range(50)) >= 20
-    assert weight_noise(tensor) < 1.6 * before  # at most twice the variance, and some chance
+    assert sum(is_empty(tensor, k) for k in range(50)) >= 30
+    assert weight_noise(tensor) < 1.5 * before  # at most √2, and some chance
 
 
 def test_a_default_device_elsewhere_is_no_matter() -> None:
