@@ -42,7 +42,8 @@ class Tie:
         if dense:
             return f"{shared}, but {', '.join(dense)} stays dense; choose all of them or none"
         if len({repr(configs[member]) for member in self.members}) > 1:
-            return f"{shared}, but their configs differ; give all of them the same one"
+            sides = f"in_dims and out_dims in it are those of {self.leader.name}"
+            return f"{shared}, but their configs differ; give all of them the same one ({sides})"
         if any(is_recurrent(m.module) for m in self.members) or len({_family(m) for m in self.members}) > 1:
             return f"{shared}, but layers of these types cannot share factors{remedy}"
         return ""
