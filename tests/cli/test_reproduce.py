@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from data.criteo.fake import fake_lines
 from experiments.tiny import write_data, write_table
 from full_disk import short_of_space
@@ -17,7 +18,7 @@ from typer.testing import CliRunner
 
 from rankfold.cli.main import app
 from rankfold.cli.reproduce_screen import Board
-from rankfold.experiments import memory_check
+from rankfold.experiments import memory_check, training
 from rankfold.experiments.planning import Schedule
 from rankfold.experiments.progress import Epoch, Moment
 from rankfold.experiments.results import Run
@@ -244,6 +245,30 @@ def test_ctrl_c_leaves_checkpoints_from_which_the_same_command_goes_on(folder, t
     assert "going on" not in first.output
     for seed in range(jobs):
         assert f"ttm-fr-seed{seed}  going on at epoch {kept[seed] + 1}" in second.output
+
+
+@pytest.mark.parametrize(("folder_kept", "said"), [(True, ""), (False, ", but there is none of a-seed0: too large")])
+def test_what_has_no_checkpoint_is_named(folder_kept, said):
+    run = Run("ngram", "a", Spec("ard", "tt"))
+    board = Board(Schedule([run], {run.name: []}))
+    board.note(Event(run, is_kept=folder_kept))
+    assert board.kept.startswith(f"; results and checkpoints are kept{said}")
+
+
+def test_a_run_that_is_stopped_after_its_numbers_broke_has_failed(invoke, monkeypatch):
+    def break_and_press(self, listener):
+        with torch.no_grad():
+            next(self.model.parameters()).fill_(torch.nan)
+        signal.raise_signal(signal.SIGINT)
+        within(self, listener)
+
+    within = training.Training._within_epoch
+    monkeypatch.setattr(training, "MOMENT_SECONDS", 0.0)
+    monkeypatch.setattr(training.Training, "_within_epoch", break_and_press)
+    failed = invoke("reproduce", "ttm-fr", "--seeds", "1")
+    assert failed.exit_code == 1
+    assert "NumericalFault: a parameter became NaN or infinite by step 1" in failed.output
+    assert "checkpoints are kept" not in failed.output
 
 
 def _epoch_of_checkpoint(folder):

@@ -542,8 +542,8 @@ def test_a_run_that_was_killed_goes_on_from_its_checkpoint(tmp_path, monkeypatch
         patch.setattr("rankfold.cli.train_output.progress_line", kill)
         patch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
         writes = iter([True, True, False, False])
-        write = training.Training.write_checkpoint
-        patch.setattr(training.Training, "write_checkpoint", lambda self: next(writes) and write(self))
+        write = training.Training._write_checkpoint
+        patch.setattr(training.Training, "_write_checkpoint", lambda self: next(writes) and write(self))
         assert run("train", data, *options).exit_code == 9
     assert len((tmp_path / "run" / "epochs.jsonl").read_text().splitlines()) == 4
     result = run("train", data, "--out", tmp_path / "run", "--resume")
@@ -551,6 +551,23 @@ def test_a_run_that_was_killed_goes_on_from_its_checkpoint(tmp_path, monkeypatch
     history = record_of(tmp_path / "run")["history"]
     assert [epoch["epoch"] for epoch in history] == [1, 2, 3, 4, 5, 6]
     assert all("variances" in epoch for epoch in history)
+
+
+def test_a_run_that_was_killed_while_it_was_scored_has_the_scores_of_all_epochs(tmp_path, monkeypatch):
+    data, options = data_of("classes", tmp_path)
+    scored = []
+
+    def die_at_the_third(self, *arguments):
+        scored.append(None)
+        return sys.exit(9) if len(scored) == 3 else scores(self, *arguments)
+
+    scores = Objective.quick_scores
+    with monkeypatch.context() as patch:
+        patch.setattr(Objective, "quick_scores", die_at_the_third)
+        patch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
+        assert run("train", data, *options, "--epochs", 4, "--out", tmp_path / "run").exit_code == 9
+    assert "Going on after epoch 2." in run("train", data, "--out", tmp_path / "run", "--resume").output
+    assert all({"evaluation_accuracy", "variances"} <= set(epoch) for epoch in record_of(tmp_path / "run")["history"])
 
 
 def test_resuming_insists_on_the_same_run(tmp_path, monkeypatch):

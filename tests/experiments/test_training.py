@@ -10,10 +10,11 @@ import torch.nn.functional as F
 import rankfold as rf
 from rankfold.experiments import training as module
 from rankfold.experiments.mnist import TASK, classifier
-from rankfold.experiments.progress import Listener
+from rankfold.experiments.progress import Listener, StopAsked
 from rankfold.experiments.spec import Spec
 from rankfold.experiments.task import Examples
 from rankfold.experiments.training import Training
+from rankfold.health import NumericalFault
 
 SPEC = Spec("ard", "ttm", max_rank=3, epochs=4, batch_size=32, lr=1e-2, log_std_lr=2.0, warmup=0.3)
 
@@ -94,16 +95,15 @@ class Interrupted(Exception):
 @pytest.mark.parametrize("inference", ["bayes", "map", "fixed"])
 @pytest.mark.parametrize("last_epoch", [4, 9])  # before and after ranks are cut
 @pytest.mark.filterwarnings("ignore:.*collapsed")
-def test_an_interrupted_run_ends_as_an_uninterrupted_one(inference, last_epoch, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "CHECKPOINT_SECONDS", 0.0)
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(inference, last_epoch, tmp_path):
     spec = replace(SPEC, epochs=10, batch_size=16, lr=3e-2, kl_weight=20.0)
     whole = train(uninterrupted := make(spec, inference=inference), tmp_path / "whole", spec)
 
     def stop(epoch):
         if epoch.epoch == last_epoch:
-            raise Interrupted
+            raise StopAsked
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(StopAsked):
         train(make(spec, inference=inference), tmp_path / "parts", spec, epoch=stop)
     torch.manual_seed(99)  # the state of the generator comes from the checkpoint
     seen = []
@@ -128,9 +128,9 @@ def test_a_run_stopped_within_an_epoch_ends_as_an_uninterrupted_one(inference, a
 
     def stop(moment):
         if (moment.epoch, moment.step) == at:
-            raise KeyboardInterrupt
+            raise StopAsked
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(StopAsked):
         train(make(spec, inference=inference), tmp_path / "parts", spec, moment=stop)
     assert [path.name for path in (tmp_path / "parts").iterdir()] == [f"epoch-{at[0] - 1:04d}-step-{at[1]:09d}"]
     torch.manual_seed(99)  # the state of the generator comes from the checkpoint
@@ -147,20 +147,19 @@ def test_a_run_stopped_within_an_epoch_ends_as_an_uninterrupted_one(inference, a
     assert [path.name for path in (tmp_path / "parts").iterdir()] == ["epoch-0010"]
 
 
-def test_what_was_warned_of_before_an_interruption_is_not_forgotten(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "CHECKPOINT_SECONDS", 0.0)
-
+def test_what_was_warned_of_before_an_interruption_is_not_forgotten(tmp_path):
     def watch(epoch):
         if epoch.epoch in (2, 4):
             warnings.warn(f"epoch {epoch.epoch} was odd", RuntimeWarning, stacklevel=1)
         if epoch.epoch == 3:
-            raise Interrupted
+            raise StopAsked
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(StopAsked):
         train(make(), tmp_path, epoch=watch)
     with pytest.warns(UserWarning, match="epoch 2 was odd"), pytest.warns(RuntimeWarning, match="epoch 4 was odd"):
         train(make(), tmp_path, epoch=watch)
-    with pytest.warns(UserWarning, match="epoch 2 was odd"):  # of a run that was stopped after its last epoch too
+    # of a run that was stopped after its last epoch too
+    with pytest.warns(UserWarning, match="epoch 2 was odd"), pytest.warns(UserWarning, match="epoch 4 was odd"):
         train(make(), tmp_path, epoch=watch)
 
 
@@ -177,6 +176,45 @@ def test_a_long_epoch_has_checkpoints_within(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["epoch-0000-step-000000003"]
 
 
+@pytest.mark.parametrize("exception", [Interrupted, KeyboardInterrupt])
+def test_an_epoch_has_no_checkpoint_before_the_listener_knows_of_it(exception, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "CHECKPOINT_SECONDS", 0.0)
+
+    def die(epoch):
+        if epoch.epoch == 3:
+            raise exception
+
+    with pytest.raises(exception):
+        train(make(), tmp_path, epoch=die)
+    assert [path.name for path in tmp_path.iterdir()] == ["epoch-0002"]
+
+
+def test_an_interruption_while_a_checkpoint_is_written_does_not_begin_it_again(tmp_path, monkeypatch):
+    written = []
+
+    def stop(epoch):
+        raise StopAsked
+
+    def write(*arguments):
+        written.append(arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "write_checkpoint", write)
+    with pytest.raises(KeyboardInterrupt):
+        train(make(), tmp_path, epoch=stop)
+    assert len(written) == 1
+
+
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_who_asked_to_stop_is_told_whether_there_is_a_checkpoint(has_folder, tmp_path):
+    def stop(epoch):
+        raise StopAsked
+
+    with pytest.raises(StopAsked) as stopped:
+        train(make(), tmp_path if has_folder else None, epoch=stop)
+    assert stopped.value.is_kept == has_folder
+
+
 def test_a_model_that_broke_within_an_epoch_is_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "MOMENT_SECONDS", 0.0)
     model = make()
@@ -184,9 +222,9 @@ def test_a_model_that_broke_within_an_epoch_is_not_kept(tmp_path, monkeypatch):
     def spoil(moment):
         with torch.no_grad():
             next(model.parameters()).fill_(torch.nan)
-        raise KeyboardInterrupt
+        raise StopAsked
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(NumericalFault, match="a parameter became NaN or infinite by step 1"):
         train(model, tmp_path, moment=spoil)
     assert list(tmp_path.iterdir()) == []
 
@@ -204,9 +242,9 @@ def test_a_checkpoint_of_a_version_without_those_within_an_epoch_is_taken(tmp_pa
 
     def stop(epoch):
         if epoch.epoch == 2:
-            raise KeyboardInterrupt
+            raise StopAsked
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(StopAsked):
         train(make(), tmp_path / "parts", epoch=stop)
     file = tmp_path / "parts" / "epoch-0002" / "state.pt"
     state = torch.load(file, weights_only=True)
@@ -217,13 +255,11 @@ def test_a_checkpoint_of_a_version_without_those_within_an_epoch_is_taken(tmp_pa
         assert torch.equal(a, b)
 
 
-def test_a_checkpoint_of_other_settings_is_not_taken(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "CHECKPOINT_SECONDS", 0.0)
-
+def test_a_checkpoint_of_other_settings_is_not_taken(tmp_path):
     def stop(epoch):
-        raise Interrupted
+        raise StopAsked
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(StopAsked):
         train(make(), tmp_path, epoch=stop)
     changed = replace(SPEC, lr=1e-3)
     assert Training(make(), examples(), changed, epochs=4, stage="train", folder=tmp_path).history == []

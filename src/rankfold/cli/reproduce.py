@@ -14,12 +14,13 @@ from rich.live import Live
 
 from rankfold.cli.device import chosen_device
 from rankfold.cli.kept_results import command_to_show, folder_of
-from rankfold.cli.reproduce_screen import Board, final_lines
+from rankfold.cli.reproduce_screen import KEPT_AT_ONCE, Board, final_lines
 from rankfold.cli.stopping import exit_code, nothing_written_yet, patience, stop_requests
 from rankfold.cli.writing import check_folder
 from rankfold.data.errors import DamagedData, MissingData
 from rankfold.experiments.memory_check import check_memory
 from rankfold.experiments.planning import Request, Schedule, schedule
+from rankfold.experiments.progress import StopAsked
 from rankfold.experiments.registry import task_named
 from rankfold.experiments.results import Places
 from rankfold.experiments.run import load_data
@@ -81,8 +82,9 @@ def reproduce(
             check_folder(runs, "--runs")
             _check_files(plan, places)
             _execute(plan, request.places(places), chosen, jobs, board, console)
-    except KeyboardInterrupt:
-        console.print(f"[yellow]Stopped{board.kept}[/] Give the same command again to go on.", highlight=False)
+    except (StopAsked, KeyboardInterrupt) as stop:
+        kept = board.kept if isinstance(stop, StopAsked) else KEPT_AT_ONCE
+        console.print(f"[yellow]Stopped{kept}[/] Give the same command again to go on.", highlight=False)
         raise typer.Exit(exit_code(board.stop_requests)) from None
     for line in final_lines(plan, board, folder_of(request, places), command_to_show(request, places)):
         console.print(line, highlight=False, soft_wrap=True)
@@ -136,8 +138,8 @@ def _execute(plan: Schedule, places: Places, device: torch.device, jobs: int, bo
         line = board.note(event, live=live is not None)
         if line is not None:
             console.print(line, highlight=False, soft_wrap=True)
-        if board.stop_requests and not event.ends:  # between two steps: what was learned gets its checkpoint
-            raise KeyboardInterrupt
+        if board.stop_requests and not event.ends:
+            raise StopAsked
 
     def notice(number: int) -> str:
         return "" if live else f"{patience(number)}\n"

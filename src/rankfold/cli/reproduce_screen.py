@@ -27,6 +27,8 @@ _COLUMNS = ("run", "stage", "epoch", "bar", "NLL", "KL, nats", "β", "accuracy",
 _WORDS = ("run", "stage", "bar", "ranks")  # they begin at the left; numbers end at the right
 _DISPENSABLE = ("bar", "stage", "accuracy")  # in the order in which they give way on a narrow terminal
 _NO_LIMIT = 10_000  # columns
+# What is not lost, after the word "Stopped".
+KEPT_AT_ONCE = " at once; results, and checkpoints that were written before, are kept."
 _Line = tuple[Run, Epoch | None, Moment | None]
 
 
@@ -36,6 +38,7 @@ class Board:
     Attributes:
         stop_requests: not empty once the user has asked to stop.
         told: the runs whose end has had its line.
+        lost: the runs that were stopped where there is no checkpoint.
     """
 
     def __init__(self, plan: Schedule) -> None:
@@ -46,6 +49,7 @@ class Board:
         self.start = time.perf_counter()
         self.stop_requests: list[int] = []
         self.told: set[str] = set()
+        self.lost: list[str] = []
         self._epochs_done = 0.0
         self._silence = Silence()
 
@@ -64,6 +68,9 @@ class Board:
             self.moments[name] = event.moment
             return _moment_line(event.run, event.moment) if self._silence.is_long() else None
         moment = self.moments.pop(name, None)
+        if event.is_kept is not None:
+            self.lost += [] if event.is_kept else [name]
+            return None
         if event.ends:
             self._finish(event.run)
             return _failure_line(name, event.failure) if event.failure else _result_line(name, event.result or {})
@@ -100,10 +107,9 @@ class Board:
 
     @property
     def kept(self) -> str:
-        """How much of the work is not lost, after the word "Stopped"."""
-        if len(self.stop_requests) == 1 and (self._epochs_done or self.moments or self.told):
-            return "; results and checkpoints are kept."
-        return " at once; results, and checkpoints that were written before, are kept."
+        """What is not lost once all runs have stopped, after the word "Stopped"."""
+        without = f", but there is none of {', '.join(self.lost)}: too large for one" if self.lost else ""
+        return f"; results and checkpoints are kept{without}."
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The runs in a table, with as many columns as there is room for, and how far all of it is."""

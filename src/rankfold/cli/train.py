@@ -24,12 +24,13 @@ from rankfold.cli.train_output import Output
 from rankfold.cli.train_screen import hints, opening, result_table
 from rankfold.cli.writing import check_folder
 from rankfold.data.errors import DataError
+from rankfold.experiments.progress import StopAsked
 from rankfold.health import NumericalFault
 from rankfold.jobs.dense_twin import check_has_twin
 from rankfold.jobs.fingerprint import is_same
 from rankfold.jobs.job import JOB_FILE, Job, check_not_failed, default_lr, learn_again
 from rankfold.jobs.preparation import counted
-from rankfold.jobs.running import JobRun, Record, Stopped, Watcher
+from rankfold.jobs.running import JobRun, Record, Watcher
 from rankfold.reporting.run import RUN_FILE
 from rankfold.whole_files import not_written
 
@@ -183,7 +184,7 @@ def _train(run: JobRun, output: Output, resumed: bool) -> None:
     with stop_requests(patience if live else lambda number: f"{patience(number)}\n") as requests:
         try:
             result = _watched(run, output, console, requests, live)
-        except (Stopped, KeyboardInterrupt) as stop:
+        except (StopAsked, KeyboardInterrupt) as stop:
             _say_stopped(run, output, console, stop)
             raise typer.Exit(exit_code(requests)) from None
         except (NumericalFault, OSError) as error:
@@ -257,7 +258,7 @@ def _say_stopped(run: JobRun, output: Output, console: Console, stop: BaseExcept
         epoch, step = run.checkpoint or (0, 0)  # steps of the epoch after that
         typer.echo(json.dumps({"event": "stopped", "epoch": epoch, "step": step, "resume": run.resume_command}))
         return
-    console.print(kept if isinstance(stop, Stopped) else at_once, style="yellow", highlight=False)
+    console.print(kept if isinstance(stop, StopAsked) else at_once, style="yellow", highlight=False)
     console.print(f"Go on with: {run.resume_command}", markup=False, highlight=False, soft_wrap=True)
 
 

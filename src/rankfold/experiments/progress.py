@@ -52,12 +52,22 @@ class Moment:
         return self.before / self.steps
 
 
+class StopAsked(BaseException):
+    """A listener was asked to stop, and there is time for a checkpoint; a :class:`KeyboardInterrupt` means at once.
+
+    Attributes:
+        is_kept: whether what was trained so far has a checkpoint; false of a training without a folder for one.
+    """
+
+    is_kept = True
+
+
 @dataclass(frozen=True)
 class Listener:
-    """Who is told of a training; a :class:`KeyboardInterrupt` of either stops it, and what is done gets a checkpoint.
+    """Who is told of a training; a :class:`StopAsked` of either stops it, and what is done gets a checkpoint.
 
     Args:
-        epoch: called after every epoch.
+        epoch: called after every epoch, before its checkpoint is written.
         moment: called twice a second within one.
     """
 

@@ -7,6 +7,7 @@ import os
 import signal
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -18,7 +19,7 @@ import torch
 
 from rankfold.experiments.interrupts import ignored_by_new_processes
 from rankfold.experiments.planning import Schedule
-from rankfold.experiments.progress import Epoch, Listener, Moment
+from rankfold.experiments.progress import Epoch, Listener, Moment, StopAsked
 from rankfold.experiments.results import Places, Run
 from rankfold.experiments.run import perform
 from rankfold.whole_files import write_whole
@@ -29,17 +30,22 @@ _ERROR_FILE = "error.txt"
 @final
 @dataclass(frozen=True)
 class Event:
-    """What happened to a run: it started, came further within an epoch, an epoch ended, it finished or it failed."""
+    """What happened to a run: it started, came further within an epoch, an epoch ended; it finished, failed or stopped.
+
+    Attributes:
+        is_kept: of a run that was stopped, whether what it has trained is in a checkpoint.
+    """
 
     run: Run
     moment: Moment | None = None
     epoch: Epoch | None = None
     result: dict[str, Any] | None = None
     failure: str | None = None
+    is_kept: bool | None = None
 
     @property
     def ends(self) -> bool:
-        return self.result is not None or self.failure is not None
+        return self.result is not None or self.failure is not None or self.is_kept is not None
 
 
 Report = Callable[[Event], None]
@@ -48,8 +54,8 @@ Report = Callable[[Event], None]
 def execute(schedule: Schedule, places: Places, device: torch.device, jobs: int, report: Report) -> None:
     """Do all runs of the schedule, ``jobs`` at a time, and report what happens.
 
-    A run that fails does not stop the others. :class:`KeyboardInterrupt` stops all, and next time they go on
-    from their checkpoints. Where ``report`` raises it, every run writes one first.
+    A run that fails does not stop the others. Where ``report`` raises :class:`StopAsked`, every run under way writes
+    a checkpoint, from which it goes on next time; :class:`KeyboardInterrupt` stops all at once.
     """
     if jobs == 1:
         _execute_here(schedule, places, device, report)
@@ -63,14 +69,17 @@ def _execute_here(schedule: Schedule, places: Places, device: torch.device, repo
 
 
 def _attempt(run: Run, places: Places, device: torch.device, report: Report) -> Event:
-    """One run, to its result or to the reason why there is none."""
-    report(Event(run))
+    """One run, to its result or to the reason why there is none; that it was stopped is reported and raised."""
     listener = Listener(
         epoch=lambda epoch: report(Event(run, epoch=epoch)),
         moment=lambda moment: report(Event(run, moment=moment)),
     )
     try:
+        report(Event(run))
         return Event(run, result=perform(run, places, device, listener))
+    except StopAsked as stop:
+        report(Event(run, is_kept=stop.is_kept))
+        raise
     except Exception as error:
         return Event(run, failure=f"{type(error).__name__}: {error}{_kept(run.folder(places) / _ERROR_FILE)}")
 
@@ -146,22 +155,23 @@ def _execute_side_by_side(schedule: Schedule, places: Places, device: torch.devi
                 _note(schedule, worker.receive(), report)
                 if not worker.process.is_alive():
                     workers.remove(worker)
-    except KeyboardInterrupt:
-        _stop_together(workers)
+    except StopAsked:
+        _stop_together(workers, lambda event: _note(schedule, event, report))
         raise
     finally:
         for worker in workers:
             worker.stop()
 
 
-def _stop_together(workers: list[_Worker]) -> None:
+def _stop_together(workers: list[_Worker], note: Report) -> None:
     """Let every run come to its next checkpoint, or to its result; a second Ctrl-C ends the wait."""
     busy = [worker for worker in workers if worker.run is not None]
     for worker in busy:
         worker.stopping.set()
     for worker in busy:
         while worker.run is not None:
-            worker.receive()
+            with suppress(StopAsked):  # it has been asked already
+                note(worker.receive())
 
 
 def _hand_out(schedule: Schedule, workers: list[_Worker], new: Callable[[], _Worker], jobs: int) -> None:
@@ -181,8 +191,8 @@ def _work(connection: Connection, stopping: Flag, places: Places, device: torch.
 
     def report(event: Event) -> None:
         connection.send(event)
-        if stopping.is_set():
-            raise KeyboardInterrupt
+        if stopping.is_set() and not event.ends:
+            raise StopAsked
 
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // jobs))
     while True:
@@ -192,5 +202,5 @@ def _work(connection: Connection, stopping: Flag, places: Places, device: torch.
             return
         try:
             connection.send(_attempt(run, places, device, report))
-        except KeyboardInterrupt:
+        except StopAsked:
             return

@@ -24,10 +24,10 @@ from rankfold.capture import CapturedStep
 from rankfold.counts import accounting
 from rankfold.experiments.checkpoints import read_checkpoint, write_checkpoint
 from rankfold.experiments.no_ranks import NoRanks
-from rankfold.experiments.progress import Epoch, Listener, Moment
+from rankfold.experiments.progress import Epoch, Listener, Moment, StopAsked
 from rankfold.experiments.spec import Spec
 from rankfold.experiments.task import Examples, num_right
-from rankfold.health import not_finite
+from rankfold.health import NumericalFault, not_finite
 from rankfold.parameters import param_groups
 from rankfold.rank_determination import RankDetermination
 from rankfold.tensorized_weights import current_ranks
@@ -49,8 +49,7 @@ class Training:
         model: on the device of the examples.
         epochs: how many there will be in all.
         stage: what to call them.
-        folder: for checkpoints; none are written without one. That of the last epoch stays, until the caller has
-            what it needs.
+        folder: for checkpoints, if there are to be any; that of the last epoch stays until the caller removes it.
         loss: mean NLL in nats of outputs, given labels.
         augment: makes a batch's inputs of its examples.
         count_right: of a batch's outputs, given labels.
@@ -119,9 +118,9 @@ class Training:
         self._last_checkpoint = time.perf_counter()
         while len(self.history) < self.epochs:
             self.history.append(self._run_epoch(step, listener))
-            if len(self.history) == self.epochs or self._checkpoint_is_due(CHECKPOINT_SECONDS):
-                self.write_checkpoint()
             self._tell(listener.epoch, self.history[-1])
+            if len(self.history) == self.epochs or self._checkpoint_is_due(CHECKPOINT_SECONDS):
+                self._write_checkpoint()
 
     def _warned(self) -> list[str]:
         """What was warned of in training, before a checkpoint too."""
@@ -130,8 +129,10 @@ class Training:
     def _tell(self, call: Callable[[Any], None], what: Epoch | Moment) -> None:
         try:
             call(what)
-        except KeyboardInterrupt:
-            self.write_checkpoint()
+        except StopAsked as stop:
+            stop.is_kept = self._write_checkpoint()
+            if self.folder is not None and not stop.is_kept:
+                raise NumericalFault(f"a parameter became NaN or infinite by step {self._steps_done}") from None
             raise
 
     # One epoch ------------------------------------------------------------------------------------
@@ -165,7 +166,7 @@ class Training:
         """What there is to do between two steps, now and then."""
         self._last_moment = time.perf_counter()
         if self._checkpoint_is_due(CHECKPOINT_SECONDS_WITHIN):
-            self.write_checkpoint()
+            self._write_checkpoint()
         before = max(0, self._steps_restored - len(self.history) * self.steps_per_epoch)
         now = Moment(self.stage, len(self.history) + 1, self.position, self.steps_per_epoch, before)
         self._tell(listener.moment, now)
@@ -236,7 +237,7 @@ class Training:
 
     # Checkpoints ----------------------------------------------------------------------------------
 
-    def write_checkpoint(self) -> bool:
+    def _write_checkpoint(self) -> bool:
         """Keep the state as it is between two steps, if there is a folder for it; whether it is kept.
 
         That of a model that broke within an epoch is not; the check at its end says so.

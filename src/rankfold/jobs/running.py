@@ -23,7 +23,7 @@ from rankfold.architecture import Architecture
 from rankfold.checkpoint import save
 from rankfold.counts import accounting
 from rankfold.experiments.checkpoints import last_checkpoint
-from rankfold.experiments.progress import Epoch, Listener, Moment
+from rankfold.experiments.progress import Epoch, Listener, Moment, StopAsked
 from rankfold.experiments.provenance import peak_memory, provenance, start_measuring_memory
 from rankfold.experiments.results import write_record
 from rankfold.experiments.run import about_model, timing
@@ -48,10 +48,6 @@ EPOCHS_FILE, EVENTS_FOLDER = "epochs.jsonl", "events"
 Record = dict[str, Any]
 
 
-class Stopped(Exception):
-    """Training was asked to stop, after an epoch or within the one that follows; its checkpoint is written."""
-
-
 @final
 @dataclass(frozen=True)
 class Watcher:
@@ -60,7 +56,7 @@ class Watcher:
     Args:
         epoch: called with the record of every epoch.
         moment: called twice a second within one, and within one of the dense network.
-        stop: whether to stop, asked after either.
+        stop: whether to stop, asked after either; training ends with a :class:`StopAsked` then.
         dense: called with every epoch of the dense network, where one is trained to compare with.
     """
 
@@ -151,7 +147,7 @@ class JobRun:
 
         def stop_if_asked(epoch: int) -> None:
             if epoch < spec.epochs and watcher.stop():
-                raise Stopped(f"stopped after epoch {spec.epochs}")
+                raise StopAsked
 
         def note(epoch: Epoch) -> None:
             watcher.dense(epoch)
@@ -195,9 +191,7 @@ class JobRun:
 
     def _stop_if_asked(self, watcher: Watcher) -> None:
         if len(self.history) < self.job.spec.epochs and watcher.stop():
-            if not self._training.write_checkpoint():
-                raise NumericalFault(f"a parameter became NaN or infinite by step {self.num_steps}")
-            raise Stopped(f"stopped after epoch {len(self.history)}")
+            raise StopAsked
 
     def _record(self, epoch: Epoch, extras: Mapping[str, Any]) -> Record:
         """An epoch as it stands in the result; a quantity has no accuracy, and its NLL is that in its own unit."""
