@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from rankfold.cli.stopping import above_cursor
+from rankfold.cli.stopping import above_cursor, exit_code, stop_requests
 from rankfold.cli.train_screen import screen
 from rankfold.experiments.spec import Spec
 
@@ -60,3 +61,24 @@ def test_the_panel_fits_80_columns_and_ends_in_an_empty_line(total, seconds):
     assert all(len(line) == 80 for line in panel)
     assert len(panel) == 2 + 2 + 1 + 1 + 3 + 1 + 5  # borders, margins, progress, gaps, terms and ranks: nothing wraps
     assert "s left" in panel[2]
+
+
+def test_a_closed_terminal_asks_once_however_often_it_is_said():
+    """Its shell passes the signal on, and the system sends it too."""
+    with stop_requests() as requests:
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
+        assert exit_code(requests) == 129
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+
+
+def test_nohup_is_not_undone():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_requests() as requests:
+            signal.raise_signal(signal.SIGHUP)
+        assert requests == []
+    finally:
+        signal.signal(signal.SIGHUP, before)

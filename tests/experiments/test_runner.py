@@ -1,14 +1,19 @@
 """What is run, in which order, and what a failure does to the rest."""
 
 import json
+import os
+import signal
+import threading
 
 import pytest
 import torch
 
 from rankfold.experiments import runner
+from rankfold.experiments.interrupts import STOP_SIGNALS, ignored_by_new_processes
 from rankfold.experiments.planning import Request, schedule
+from rankfold.experiments.progress import StopAsked
 from rankfold.experiments.results import DamagedResult, read_result, write_record
-from rankfold.experiments.runner import execute
+from rankfold.experiments.runner import Event, execute
 
 CPU = torch.device("cpu")
 
@@ -136,3 +141,54 @@ def test_a_process_that_dies_is_a_failed_run(places):
     worker.stop()
     assert event.failure == "its process ended with exit code -9"
     assert worker.run is None
+
+
+def test_signals_to_the_whole_group_leave_the_workers_to_their_parent(places):
+    """A worker that heard them itself would end without a checkpoint, and count as a failure."""
+    plan = schedule(Request("tiny", ["cp-fr"], seeds=1), places)
+    worker = runner._Worker(places, CPU, 2)
+    for number in STOP_SIGNALS:
+        os.kill(worker.process.pid, number)
+    worker.start(plan.take())
+    while not (event := worker.receive()).ends:
+        pass
+    worker.stop()
+    assert event.failure is None
+
+
+def test_the_parent_listens_again_once_a_process_has_started():
+    before = [signal.getsignal(number) for number in STOP_SIGNALS]
+    with ignored_by_new_processes():
+        assert {signal.getsignal(number) for number in STOP_SIGNALS} == {signal.SIG_IGN}
+    assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
+
+
+class Stopping:
+    """A worker that sends these events before its run has ended."""
+
+    def __init__(self, run, *events):
+        self.run, self.stopping, self.events = run, threading.Event(), iter(events)
+
+    def receive(self):
+        event = next(self.events)
+        self.run = None if event.ends else self.run
+        return event
+
+
+def test_what_ends_while_all_are_stopping_is_booked(places):
+    plan = schedule(Request("tiny", ["cp-fr"], seeds=3), places)
+    runs, told = [plan.take() for _ in range(3)], []
+
+    def report(event):
+        told.append(event)
+        if not event.ends:
+            raise StopAsked
+
+    endings = [{"failure": "no luck"}, {"result": {}}, {"is_kept": True}]
+    events = [(Event(run), Event(run, **ending)) for run, ending in zip(runs, endings, strict=True)]
+    workers = [Stopping(run, *pair) for run, pair in zip(runs, events, strict=True)]
+    runner._stop_together(workers, lambda event: runner._note(plan, event, report))
+    assert all(worker.stopping.is_set() for worker in workers)
+    assert told == [event for pair in events for event in pair]
+    assert plan.failures == {"cp-fr-seed0": "no luck"}
+    assert plan.finished == [runs[1]]

@@ -40,7 +40,7 @@ def in_fresh_process(call: Callable[[], _T]) -> Finished[_T]:
     context = multiprocessing.get_context("spawn")  # a fork would start with the memory of this process
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_answer, args=(theirs, call, torch.get_num_threads()), daemon=True)
-    with ignored_by_new_processes():
+    with ignored_by_new_processes([signal.SIGINT]):
         process.start()
     theirs.close()
     try:

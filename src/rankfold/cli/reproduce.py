@@ -65,7 +65,7 @@ def reproduce(
     is the `rankfold table` command that shows them.
 
     Exit codes: 0 all runs have results, 1 some failed, 2 the request is wrong, 130 stopped by Ctrl-C,
-    143 by SIGTERM, which does the same.
+    143 by SIGTERM and 129 by a terminal that is closed, which do the same.
     """
     console = Console()
     chosen = chosen_device(device)

@@ -1,4 +1,4 @@
-"""Ctrl-C, and the word to end that a machine sends (SIGTERM), let the work under way come to a good end."""
+"""Ctrl-C, SIGTERM and a closed terminal (SIGHUP) let the work under way come to a good end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from rankfold.experiments.interrupts import STOP_SIGNALS
 
 
 def patience(number: int) -> str:
@@ -37,23 +37,31 @@ def at_once(number: int) -> str:
 def stop_requests(notice: Callable[[int], str] = lambda number: "") -> Iterator[list[int]]:
     """Within this context the signals to stop are noted in a list instead of raised, so that no step is cut in two.
 
-    A second one is raised: whoever asks twice does not want to wait. At the first one its ``notice`` is written.
+    A second one is raised: whoever asks twice does not want to wait. A terminal that is closed asks twice by itself,
+    through the shell too. At the first one its ``notice`` is written.
     """
     requests: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
+        if requests and signal.Signals(number).name == "SIGHUP":
+            return
         requests.append(number)
         if len(requests) > 1:
             raise KeyboardInterrupt
         with suppress(OSError):  # straight to stderr: a print under way cannot be interrupted by another
             os.write(2, notice(number).encode())
 
-    previous = {number: signal.signal(number, note) for number in _SIGNALS}
+    previous = {number: signal.signal(number, note) for number in _listened_to()}
     try:
         yield requests
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _listened_to() -> list[int]:
+    """The signals to stop, but those that ``nohup`` has set to be ignored; a shell does that to Ctrl-C of its own."""
+    return [n for n in STOP_SIGNALS if n == signal.SIGINT or signal.getsignal(n) is not signal.SIG_IGN]
 
 
 @contextmanager
@@ -75,7 +83,7 @@ def above_cursor(*parts: RenderableType) -> Group:
 
 
 def exit_code(requests: Sequence[int]) -> int:
-    """What a shell expects of a command that was stopped: 130 after Ctrl-C, 143 after SIGTERM.
+    """What a shell expects of a command that was stopped: 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
 
     >>> exit_code([signal.SIGINT]), exit_code([signal.SIGTERM])
     (130, 143)

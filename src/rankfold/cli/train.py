@@ -83,9 +83,10 @@ def train(
     A tenth of the data is held back; the scores at the end are of those examples, and nothing is chosen by them.
     Ctrl-C stops between two steps and keeps a checkpoint, from which `--resume` goes on; a second Ctrl-C stops at
     once, and the last checkpoint stays: there is one about every 20 seconds, within a long epoch every 5 minutes.
-    SIGTERM does the same.
+    SIGTERM does the same, and a terminal that is closed the first.
 
-    Exit codes: 0 done, 1 training failed, 2 the request or the data are wrong, 130 stopped by Ctrl-C, 143 by SIGTERM.
+    Exit codes: 0 done, 1 training failed, 2 the request or the data are wrong, 130 stopped by Ctrl-C, 143 by SIGTERM,
+    129 by a terminal that is closed.
     """
     folder, chosen = out or Path("runs") / _run_name(data), chosen_device(device)
     try:

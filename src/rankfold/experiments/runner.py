@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -111,11 +110,11 @@ class _Worker:
     def __init__(self, places: Places, device: torch.device, jobs: int) -> None:
         context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
         self.connection, theirs = context.Pipe()
-        self.stopping = context.Event()
         self.run: Run | None = None
-        arguments = (theirs, self.stopping, places, device, jobs)
-        self.process: BaseProcess = context.Process(target=_work, args=arguments, daemon=True)
-        with ignored_by_new_processes():
+        with ignored_by_new_processes():  # multiprocessing starts one of its own for the event
+            self.stopping = context.Event()
+            arguments = (theirs, self.stopping, places, device, jobs)
+            self.process: BaseProcess = context.Process(target=_work, args=arguments, daemon=True)
             self.process.start()
         theirs.close()
 
@@ -136,7 +135,7 @@ class _Worker:
         return event
 
     def stop(self) -> None:
-        self.process.terminate()
+        self.process.kill()  # it does not listen to anything milder
         self.process.join()
         self.connection.close()
 
@@ -187,7 +186,6 @@ def _hand_out(schedule: Schedule, workers: list[_Worker], new: Callable[[], _Wor
 
 def _work(connection: Connection, stopping: Flag, places: Places, device: torch.device, jobs: int) -> None:
     """What a worker's process does, until there is nothing more to do or the parent asks to stop."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def report(event: Event) -> None:
         connection.send(event)
