@@ -528,6 +528,19 @@ def test_on_a_full_disk_training_says_how_to_go_on(tmp_path):
     assert run("train", data, "--out", tmp_path / "run", "--resume").exit_code == 0
 
 
+def test_going_on_with_a_full_disk_loses_no_scores(tmp_path, monkeypatch):
+    data, options = data_of("classes", tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("rankfold.cli.train_output.progress_line", lambda run: _interrupt_after(run, epoch=2))
+        assert run("train", data, *options, "--epochs", 3, "--out", tmp_path / "run").exit_code == 130
+    lines_of_epochs = (tmp_path / "run" / "epochs.jsonl").read_bytes()
+    with short_of_space(len(lines_of_epochs) - 1):
+        failed = run("train", data, "--out", tmp_path / "run", "--resume")
+    assert failed.exit_code == 1
+    assert "cannot be written (File too large)" in failed.output
+    assert (tmp_path / "run" / "epochs.jsonl").read_bytes() == lines_of_epochs
+
+
 def test_a_run_that_was_killed_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
     """Epochs after the last checkpoint are trained again, and stand in the record once."""
     data, options = data_of("classes", tmp_path)

@@ -42,6 +42,7 @@ from rankfold.rank_determination import RankDetermination
 from rankfold.reporting.events import write_events
 from rankfold.reporting.run import RUN_FILE, Run
 from rankfold.tensorized_weights import current_ranks, current_variances
+from rankfold.whole_files import write_whole
 
 EPOCHS_FILE, EVENTS_FOLDER = "epochs.jsonl", "events"
 
@@ -175,8 +176,7 @@ class JobRun:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.job.write(self.folder)
         write_preparation(self.preparation, self.folder)
-        lines = "".join(_line(record) for record in self.history)
-        (self.folder / EPOCHS_FILE).write_text(lines, encoding="utf-8")
+        write_whole(self.folder / EPOCHS_FILE, "".join(map(_line, self.history)))
 
     def _note(self, epoch: Epoch, watcher: Watcher) -> None:
         scores = self.objective.quick_scores(self.model, self.data.evaluation)
