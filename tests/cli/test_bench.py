@@ -243,6 +243,19 @@ def test_a_run_that_is_cut_short_keeps_what_it_measured_and_says_so(as_json, mon
     assert result.stderr.endswith(said)
 
 
+@pytest.mark.parametrize(("only", "file"), [((), "bench.json.part"), (("--only", "Linear 784"), "bench.json")])
+def test_ctrl_c_before_figures_are_kept_does_not_lose_them(only, file, monkeypatch):
+    def press(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rankfold.cli.bench.run_case", one_row)
+    monkeypatch.setattr("rankfold.cli.bench_run.record_tables", press)
+    result = run_bench("--out", "bench.json", *only)
+    assert result.exit_code == 130
+    assert result.stderr.endswith(f"; the figures of 1 of {1 if only else 8} cases are in {file}.\n")
+    assert len(json.loads(Path(file).read_text())["rows"]) == 1
+
+
 def test_a_run_that_is_cut_short_leaves_the_figures_of_an_earlier_one(monkeypatch):
     monkeypatch.setattr("rankfold.cli.bench.run_case", one_row)
     run_bench("--out", "bench.json")

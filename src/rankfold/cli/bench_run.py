@@ -101,7 +101,7 @@ class Session:
                 self.console.print(record_tables(self._record(found), self.console))
                 self._keep()
         except KeyboardInterrupt:
-            self._say_what_is_kept(len(jobs))
+            self._keep_and_say_so(len(jobs))
             raise typer.Exit(exit_code([])) from None
         if self.as_json:
             typer.echo(self._text())
@@ -112,20 +112,27 @@ class Session:
     def _keep(self) -> None:
         if self.file is None:
             return
-        unfinished = _beside(self.file)
-        target = unfinished if self.waiting else self.file
+        target = self._target(self.file)
         with writing(target):
             write_whole(target, self._text() + "\n")
-            if target is self.file:
-                unfinished.unlink(missing_ok=True)
+            if target == self.file:
+                _beside(self.file).unlink(missing_ok=True)
 
-    def _say_what_is_kept(self, wanted: int) -> None:
-        """After Ctrl-C. As JSON, what there is is printed."""
+    def _target(self, file: Path) -> Path:
+        """Where figures go: beside the file until all are there."""
+        return _beside(file) if self.waiting else file
+
+    def _keep_and_say_so(self, wanted: int) -> None:
+        """After Ctrl-C, which may have come before the last figures were kept. As JSON, what there is is printed."""
         done = wanted - len(self.waiting)
-        if self.as_json and done:
+        if not done:
+            typer.echo("Stopped before there were any figures.", err=True)
+            return
+        self._keep()
+        if self.as_json:
             typer.echo(self._text())
-        kept = "" if self.file is None else f"; the figures of {done} of {wanted} cases are in {_beside(self.file)}"
-        typer.echo(f"Stopped{kept if done else ' before there were any figures'}.", err=True)
+        kept = f"; the figures of {done} of {wanted} cases are in {self._target(self.file)}" if self.file else ""
+        typer.echo(f"Stopped{kept}.", err=True)
 
     @property
     def _instead(self) -> str:
