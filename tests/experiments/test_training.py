@@ -1,5 +1,6 @@
 """The loop does what a plain loop does, and an interrupted run ends as an uninterrupted one."""
 
+import re
 import warnings
 from dataclasses import replace
 
@@ -8,7 +9,9 @@ import torch
 import torch.nn.functional as F
 
 import rankfold as rf
+from rankfold.data.errors import DamagedData
 from rankfold.experiments import training as module
+from rankfold.experiments.checkpoints import last_checkpoint
 from rankfold.experiments.mnist import TASK, classifier
 from rankfold.experiments.progress import Listener, StopAsked
 from rankfold.experiments.spec import Spec
@@ -237,22 +240,26 @@ def test_what_has_no_checkpoint_is_not_searched_for_one(monkeypatch):
     assert len(train(make(), None)) == SPEC.epochs
 
 
-def test_a_checkpoint_of_a_version_without_those_within_an_epoch_is_taken(tmp_path):
-    whole = train(uninterrupted := make(), tmp_path / "whole")
-
+@pytest.mark.parametrize("part", ["settings", "steps", "sums", "seconds", "warned", "optimizer", "ranks", "history"])
+def test_a_checkpoint_of_another_version_is_named_with_a_remedy(part, tmp_path):
     def stop(epoch):
-        if epoch.epoch == 2:
-            raise StopAsked
+        raise StopAsked
 
     with pytest.raises(StopAsked):
-        train(make(), tmp_path / "parts", epoch=stop)
-    file = tmp_path / "parts" / "epoch-0002" / "state.pt"
+        train(make(), tmp_path, epoch=stop)
+    file = tmp_path / "epoch-0001" / "state.pt"
     state = torch.load(file, weights_only=True)
-    torch.save({name: state[name] for name in state.keys() - {"steps", "sums", "seconds"}}, file)
-    parts = train(resumed := make(), tmp_path / "parts")
-    assert [replace(epoch, seconds=0.0) for epoch in parts] == [replace(epoch, seconds=0.0) for epoch in whole]
-    for a, b in zip(resumed.state_dict().values(), uninterrupted.state_dict().values(), strict=True):
-        assert torch.equal(a, b)
+    del state[part]
+    torch.save(state, file)
+    remedy = f"{file.parent} was written by another version; delete {file.parent} to begin again at epoch 1"
+    with pytest.raises(DamagedData, match=f"^{re.escape(remedy)}$"):
+        train(make(), tmp_path)
+
+
+def test_after_epoch_9999_the_last_checkpoint_is_still_the_last(tmp_path):
+    for name in ("epoch-10000", "epoch-9999-step-000000007", "epoch-9999"):
+        (tmp_path / name).mkdir()
+    assert last_checkpoint(tmp_path) == (10000, 0)
 
 
 def test_a_checkpoint_of_other_settings_is_not_taken(tmp_path):

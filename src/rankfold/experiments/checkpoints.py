@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +58,9 @@ def read_checkpoint(folder: Path, model: nn.Module, settings: dict[str, Any]) ->
         return None
     device = next(model.parameters()).device
     state = _read_state(found[-1] / _STATE_FILE, device)
-    if state["settings"] != settings:
+    with of_this_version(folder):
+        is_of_this_run = state["settings"] == settings
+    if not is_of_this_run:
         for path in found:
             _remove(path)
         return None
@@ -76,6 +80,16 @@ def _read_state(file: Path, device: torch.device) -> dict[str, Any]:
     return state
 
 
+@contextmanager
+def of_this_version(folder: Path) -> Iterator[None]:
+    """Within this context a state that lacks something, or has it in another form, is named with a remedy."""
+    try:
+        yield
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        checkpoint = _checkpoints(folder)[-1]
+        raise DamagedData(f"{checkpoint} was written by another version; {_begin_again(checkpoint)}") from error
+
+
 def _begin_again(checkpoint: Path) -> str:
     return f"delete {checkpoint} to begin again at epoch 1"
 
@@ -83,16 +97,19 @@ def _begin_again(checkpoint: Path) -> str:
 def last_checkpoint(folder: Path) -> tuple[int, int] | None:
     """The epochs that the last checkpoint is after, and the steps after these; ``None`` if there is none."""
     found = _checkpoints(folder)
-    if not found:
-        return None
-    match = _NAME.fullmatch(found[-1].name)
-    assert match is not None  # or it would be no checkpoint
-    return int(match[1]), int(match[2] or 0)
+    return _place(found[-1]) if found else None
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """All complete ones, the last epoch last."""
-    return sorted(path for path in folder.glob("epoch-*") if _NAME.fullmatch(path.name))
+    """All complete ones, in the order in which they were written."""
+    return sorted((path for path in folder.glob("epoch-*") if _NAME.fullmatch(path.name)), key=_place)
+
+
+def _place(checkpoint: Path) -> tuple[int, int]:
+    """The epochs that a checkpoint is after, and the steps after these."""
+    match = _NAME.fullmatch(checkpoint.name)
+    assert match is not None  # or it would be no checkpoint
+    return int(match[1]), int(match[2] or 0)
 
 
 def _remove(path: Path) -> None:

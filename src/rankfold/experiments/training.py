@@ -22,7 +22,7 @@ from torch.optim import Adam, AdamW
 from rankfold.bayesian_tensor import tensors_of
 from rankfold.capture import CapturedStep
 from rankfold.counts import accounting
-from rankfold.experiments.checkpoints import read_checkpoint, write_checkpoint
+from rankfold.experiments.checkpoints import of_this_version, read_checkpoint, write_checkpoint
 from rankfold.experiments.no_ranks import NoRanks
 from rankfold.experiments.progress import Epoch, Listener, Moment, StopAsked
 from rankfold.experiments.spec import Spec
@@ -101,8 +101,9 @@ class Training:
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
         self._full_rates = [float(rate) for rate in self._rates]
         self.ranks = self._rank_determination()
-        if state is not None:
-            self._restore(state)
+        if folder is not None and state is not None:
+            with of_this_version(folder):
+                self._restore(state)
 
     def run(self, listener: Listener = Listener()) -> list[Epoch]:
         """Train to the end, and tell the listener."""
@@ -278,12 +279,10 @@ class Training:
         self._lr_factor = float("nan")  # unknown, so it is set before the next step
         self.ranks.load_state_dict(state["ranks"])
         self.history = [Epoch(**epoch) for epoch in state["history"]]
-        # versions that kept none of these wrote checkpoints at the end of an epoch alone
-        self._steps_done = state.get("steps", len(self.history) * self.steps_per_epoch)
-        self._steps_restored = self._steps_done
-        self._sums.copy_(state.get("sums", torch.zeros_like(self._sums)))
-        self._seconds = state.get("seconds", 0.0)
-        self._warned_before = state.get("warned", [])
+        self._steps_done = self._steps_restored = state["steps"]
+        self._sums.copy_(state["sums"])
+        self._seconds = state["seconds"]
+        self._warned_before = state["warned"]
         torch.set_rng_state(state["rng"].cpu())
         if state["cuda_rng"] is not None:
             torch.cuda.set_rng_state(state["cuda_rng"].cpu(), self._sums.device)
