@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -206,8 +207,13 @@ def test_ranks_of_several_layers_are_told_apart(places):
 def test_planted_ranks_stand_beside_the_ranks_that_were_found(places):
     request = Request("synthetic")
     specs = read_rows(places.experiments / "synthetic")
-    for row, found in (("cp-ard-lu", [[5], [5]]), ("tt-ard-lu", [[5, 6], [7, 6]]), ("tt-ard-hc", [[5, 5], [5, 8]])):
-        for seed, ranks in enumerate(found):
+    found = {
+        "cp-ard-lu": {0: [5], 2: [5]},
+        "tt-ard-lu": {2: [5, 6], 3: [7, 6]},
+        "tt-ard-hc": {0: [5, 5], 2: [5, 8]},
+    }
+    for row, by_seed in found.items():
+        for seed, ranks in by_seed.items():
             run = request.run(row, specs[row], seed)
             scores = {"accuracy": 0.9, "nll_nats": 0.2, "ece": 0.02, "brier": 0.03, "auroc_entropy": None}
             result = {
@@ -223,8 +229,9 @@ def test_planted_ranks_stand_beside_the_ranks_that_were_found(places):
             write_record(run.file(places), result)
     summary = summarize(request, places)
     lines = [" ".join(line.split()) for line in render(grids(summary), "text").splitlines()]
-    assert "CP ARD-LU 5 5 5" in lines
-    assert "TT ARD-LU 5·5 5·6 7·6" in lines
+    assert "format method planted seed 0 seed 2 seed 3" in lines
+    assert "CP ARD-LU 5 5 5 –" in lines
+    assert "TT ARD-LU 5·5 – 5·6 7·6" in lines
     assert {t.row: t.met for t in summary.targets} == {"cp-ard-lu": True, "tt-ard-lu": True, "tt-ard-hc": False}
 
 
@@ -319,3 +326,22 @@ def test_auc_targets_come_from_a_paired_bootstrap_of_the_stored_scores(places):
     assert not verdicts[("ttm-ard-hc", "AUC not below that of ttm-fr")]
     uncertainty = next(grid for grid in grids(summary) if grid.title.startswith("Uncertainty"))
     assert uncertainty.headings == ("format", "method", "prediction", "AUC", "NLL")
+
+
+@pytest.mark.parametrize(
+    ("seeds", "others", "paired"), [([0, 1], [1, 2], [1]), ([2, 1, 0], [2, 0], [0, 2]), ([0], [1], [])]
+)
+def test_auc_targets_pair_results_by_their_seed(seeds, others, paired, places, monkeypatch):
+    def compare(first, second):
+        compared.append([[result["spec"]["seed"] for result in row] for row in (first, second)])
+        return SimpleNamespace(difference=0.0, low=-0.1, high=0.1)
+
+    compared = []
+    monkeypatch.setattr("rankfold.experiments.summary.compare", compare)
+    request = Request("dlrm")
+    for row, of_row in (("ttm-ard-lu", seeds), ("ttm-fr", others)):
+        for seed in of_row:
+            leave_result(places, row, seed, accuracy=0.77, final=200_000, request=request)
+    wanted = [target.wanted for target in summarize(request, places).targets]
+    assert compared == ([[paired, paired]] if paired else [])
+    assert ("AUC not below that of ttm-fr" in wanted) == bool(paired)

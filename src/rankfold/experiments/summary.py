@@ -43,6 +43,10 @@ class Row:
     results: tuple[Result, ...]
     paper: Mapping[str, Any]
 
+    @property
+    def by_seed(self) -> dict[int, Result]:
+        return {result["spec"]["seed"]: result for result in self.results}
+
     def average(self, value: Callable[[Result], float | None]) -> Average | None:
         """Over the seeds; ``None`` where there are no results, or none with this value."""
         values = [found for found in map(value, self.results) if found is not None]
@@ -180,8 +184,10 @@ def _auc_targets(row: Row, rows: Sequence[Row], wanted: Mapping[str, Any]) -> li
     others = [o for o in rows if o.spec.method in methods and o.spec.format in (None, row.spec.format) and o.results]
     targets = []
     for other in others:
-        seeds = min(len(row.results), len(other.results))
-        found = compare(row.results[:seeds], other.results[:seeds])
+        seeds = sorted(row.by_seed.keys() & other.by_seed.keys())
+        if not seeds:
+            continue
+        found = compare([row.by_seed[seed] for seed in seeds], [other.by_seed[seed] for seed in seeds])
         text = f"{found.difference:+.5f} ({found.low:+.5f} to {found.high:+.5f})"
         targets.append(Target(row.name, f"AUC not below that of {other.name}", text, found.high >= 0.0))
     if "below_planted" in wanted:

@@ -110,16 +110,15 @@ def _paper_cells(row: Row, corrections: Sequence[str]) -> Iterator[str]:
 def _ranks_grid(rows: Sequence[Row]) -> Grid:
     """Planted ranks and those determined with every seed, where a model made the labels."""
     judged = [row for row in rows if row.spec.method == "ard" and row.results and planted_ranks(row.results[0])]
-    seeds = max((len(row.results) for row in judged), default=0)
-    lines = [
-        (*_names(row), _joined(planted_ranks(row.results[0])), *(_joined(found_ranks(r)) for r in row.results))
-        for row in judged
-    ]
-    return Grid(
-        "Ranks: planted, and found with each seed",
-        ("format", "method", "planted", *(f"seed {n}" for n in range(seeds))),
-        tuple((*line, *[_NOTHING] * (3 + seeds - len(line))) for line in lines),
-    )
+    seeds = sorted({seed for row in judged for seed in row.by_seed})
+    lines = [(*_names(row), _joined(planted_ranks(row.results[0])), *_rank_cells(row, seeds)) for row in judged]
+    headings = ("format", "method", "planted", *(f"seed {seed}" for seed in seeds))
+    return Grid("Ranks: planted, and found with each seed", headings, tuple(lines))
+
+
+def _rank_cells(row: Row, seeds: Sequence[int]) -> Iterator[str]:
+    for seed in seeds:
+        yield _joined(found_ranks(row.by_seed[seed])) if seed in row.by_seed else _NOTHING
 
 
 def _joined(layers: Sequence[Sequence[int]]) -> str:
