@@ -1,6 +1,7 @@
 """``rankfold train`` from data of every kind to a folder, and ``rankfold predict`` from that folder."""
 
 import csv
+import errno
 import gzip
 import json
 import lzma
@@ -10,6 +11,7 @@ import signal
 import sys
 import zipfile
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,9 +26,11 @@ from rankfold.cli import app as entry
 from rankfold.cli import train_output
 from rankfold.cli.main import app
 from rankfold.cli.train_screen import hints
+from rankfold.cli.train_wording import under_way
 from rankfold.experiments import training
 from rankfold.jobs.job import read_preparation
 from rankfold.jobs.objective import Objective
+from rankfold.jobs.running import JobRun
 
 PREDICTIONS = ("posterior_mean", "monte_carlo")
 KINDS = ("images", "pixels", "classes", "quantity", "text", "clicks")
@@ -506,6 +510,65 @@ def test_whoever_asks_twice_is_told_what_is_kept(number, how, seconds, kept, tmp
     assert kept in stopped.output
     assert f"Go on with: rankfold train {data} --out {tmp_path / 'run'} --resume" in stopped.output
     assert capfd.readouterr().err == f"Stopping when a checkpoint is written; {how} stops at once.\n"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_without_room_for_events_a_run_is_finished_all_the_same(as_json, tmp_path, monkeypatch):
+    def fail(folder, run):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("rankfold.jobs.running.write_events", fail)
+    data, options = data_of("classes", tmp_path)
+    result = run("train", data, *options, "--epochs", 1, *["--json"] * as_json, "--out", tmp_path / "run")
+    assert result.exit_code == 0
+    events = tmp_path / "run" / "events"
+    warning = f"There are no events for TensorBoard: {events} cannot be written (No space left on device); free some"
+    assert warning in result.output
+    if as_json:
+        assert json.loads(result.stdout.splitlines()[-1])["event"] == "result"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_ctrl_c_after_the_result_is_written_does_not_ask_to_go_on(as_json, tmp_path, monkeypatch):
+    def press_twice(folder, run):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("rankfold.jobs.running.write_events", press_twice)
+    data, options = data_of("classes", tmp_path)
+    stopped = run("train", data, *options, "--epochs", 2, *["--json"] * as_json, "--out", tmp_path / "run")
+    assert stopped.exit_code == 130
+    last = stopped.stdout.splitlines()[-1]
+    if as_json:
+        assert json.loads(last) == {"event": "stopped", "epoch": 2, "step": 0, "resume": None}
+    else:
+        assert last == f"Stopped, but the run is finished, all of it is in {tmp_path / 'run'}."
+
+
+def test_an_error_after_the_result_is_written_does_not_ask_to_go_on(tmp_path, monkeypatch):
+    def fail(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(JobRun, "_leave_events", fail)
+    data, options = data_of("classes", tmp_path)
+    failed = run("train", data, *options, "--epochs", 1, "--out", tmp_path / "run")
+    assert failed.exit_code == 1
+    assert f"free some space there; the run is finished, all of it is in {tmp_path / 'run'}" in failed.output
+    assert "--resume" not in failed.output
+
+
+def test_what_is_under_way_is_an_epoch_that_there_is():
+    spec = SimpleNamespace(spec=SimpleNamespace(epochs=3))
+    shown = [under_way(SimpleNamespace(history=[None] * done, job=spec)) for done in (0, 2, 3)]
+    assert shown == ["epoch 1/3 is under way", "epoch 3/3 is under way", "all epochs are done"]
+
+
+def test_what_is_said_of_a_stop_is_one_line_however_narrow_the_terminal(tmp_path, monkeypatch):
+    data, options = data_of("classes", tmp_path)
+    monkeypatch.setattr("rankfold.cli.train_output.progress_line", lambda run: _interrupt_after(run, epoch=1))
+    command = ["train", data, *options, "--epochs", 3, "--out", tmp_path / "run"]
+    stopped = CliRunner(env={"COLUMNS": "30"}).invoke(app, list(map(str, command)))
+    assert "Stopped after 1 of 3 epochs; the checkpoint is kept." in stopped.output
 
 
 def test_a_run_without_a_checkpoint_says_that_it_begins_again(tmp_path, monkeypatch):

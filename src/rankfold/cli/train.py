@@ -22,17 +22,17 @@ from rankfold.cli.saying import Unheard, say_no_more, saying
 from rankfold.cli.stopping import above_cursor, exit_code, nothing_written_yet, patience, stop_requests
 from rankfold.cli.train_output import Output
 from rankfold.cli.train_screen import hints, opening, result_table
+from rankfold.cli.train_wording import how_to_go_on, is_finished, under_way, what_is_kept, where_it_goes_on, why
 from rankfold.cli.writing import check_folder
 from rankfold.data.errors import DataError
 from rankfold.experiments.progress import StopAsked
 from rankfold.health import NumericalFault
 from rankfold.jobs.dense_twin import check_has_twin
 from rankfold.jobs.fingerprint import is_same
-from rankfold.jobs.job import JOB_FILE, Job, check_not_failed, default_lr, learn_again
+from rankfold.jobs.job import JOB_FILE, Job, check_not_failed, learn_again
 from rankfold.jobs.preparation import counted
 from rankfold.jobs.running import JobRun, Record, Watcher
 from rankfold.reporting.run import RUN_FILE
-from rankfold.whole_files import not_written
 
 FAILED = 1
 
@@ -100,7 +100,7 @@ def train(
         _train(run, Output(quiet, as_json), resume)
     except Unheard as error:
         say_no_more()
-        _say_error(f"{error}; {_how_to_go_on(run)}")
+        _say_error(f"{error}; {how_to_go_on(run)}")
         raise typer.Exit(FAILED) from error
 
 
@@ -180,23 +180,24 @@ def _train(run: JobRun, output: Output, resumed: bool) -> None:
     if speaks:
         console.print(opening(run), markup=False, highlight=False, soft_wrap=not console.is_terminal)
         if resumed:
-            console.print(_where_it_goes_on(run), highlight=False)
+            console.print(where_it_goes_on(run), highlight=False)
     live = speaks and console.is_terminal
     with stop_requests(patience if live else lambda number: f"{patience(number)}\n") as requests:
         try:
             result = _watched(run, output, console, requests, live)
+        except Unheard:
+            raise  # asks to stop too, and is told in other words
         except (StopAsked, KeyboardInterrupt) as stop:
             _say_stopped(run, output, console, stop)
             raise typer.Exit(exit_code(requests)) from None
         except (NumericalFault, OSError) as error:
-            _say_error(_why(run, error))
+            _say_error(why(run, error))
             raise typer.Exit(FAILED) from error
     _say_result(run, result, output, console)
 
 
 def _watched(run: JobRun, output: Output, console: Console, requests: list[int], live: bool) -> Record:
-    first = above_cursor(f"epoch {len(run.history) + 1}/{run.job.spec.epochs} is under way")
-    with Live(first, console=console, auto_refresh=False) if live else nullcontext() as display:
+    with Live(above_cursor(under_way(run)), console=console, auto_refresh=False) if live else nullcontext() as display:
         watcher = Watcher(
             epoch=lambda record: output.show(run, console, display),
             moment=lambda moment: output.show_moment(run, moment, console, display),
@@ -206,61 +207,21 @@ def _watched(run: JobRun, output: Output, console: Console, requests: list[int],
         return run.train(watcher)
 
 
-def _where_it_goes_on(run: JobRun) -> str:
-    if len(run.history) == run.job.spec.epochs:
-        return "All epochs are done." + (" The dense network is trained from its first epoch." if run.job.dense else "")
-    if run.checkpoint is not None:
-        return f"Going on {_after(*run.checkpoint)}."
-    return "The run was stopped before its first checkpoint: it begins again, at epoch 1."
-
-
-def _after(epochs: int, steps: int) -> str:
-    """Where a checkpoint is.
-
-    >>> _after(3, 0)
-    'after epoch 3'
-    >>> _after(0, 1)
-    'after 1 step of epoch 1'
-    """
-    return f"after {counted(steps, 'step')} of epoch {epochs + 1}" if steps else f"after epoch {epochs}"
-
-
-def _why(run: JobRun, error: NumericalFault | OSError) -> str:
-    """Why training failed, and what to do."""
-    if isinstance(error, OSError):
-        has_begun = (run.folder / JOB_FILE).exists()
-        return not_written(run.folder, error, f", then go on with: {run.resume_command}" if has_begun else "")
-    what = f"training failed at step {run.num_steps}: numbers became NaN or infinite"
-    smaller = min(run.job.spec.lr / 4, default_lr(run.preparation))
-    return f"{what}; try --lr {smaller:.2g}, in another folder (--out)"
-
-
 def _say_error(what: str) -> None:
     Console(stderr=True).print(f"error: {what}", style="red", markup=False, soft_wrap=True)
 
 
-def _how_to_go_on(run: JobRun) -> str:
-    if (run.folder / RUN_FILE).exists():
-        return f"the run is finished, all of it is in {run.folder}"
-    return f"go on with: {run.resume_command}"
-
-
 @saying()
 def _say_stopped(run: JobRun, output: Output, console: Console, stop: BaseException) -> None:
-    kept = f"Stopped after {len(run.history)} of {counted(run.job.spec.epochs, 'epoch')}; the checkpoint is kept."
-    if run.steps_of_epoch:
-        kept = f"Stopped within epoch {len(run.history) + 1} of {run.job.spec.epochs}; the checkpoint is kept."
-    if len(run.history) == run.job.spec.epochs:
-        kept = "Stopped while the dense network was trained; all epochs of the factors are kept."
-    at_once = "Stopped at once, before there was a checkpoint; training begins again at epoch 1."
-    if run.checkpoint is not None:
-        at_once = f"Stopped at once; the checkpoint {_after(*run.checkpoint)} is kept."
     if output.as_json:
-        epoch, step = run.checkpoint or (0, 0)  # steps of the epoch after that
-        typer.echo(json.dumps({"event": "stopped", "epoch": epoch, "step": step, "resume": run.resume_command}))
+        done = (len(run.history), 0) if is_finished(run) else run.checkpoint
+        epoch, step = done or (0, 0)  # steps of the epoch after that
+        resume = None if is_finished(run) else run.resume_command
+        typer.echo(json.dumps({"event": "stopped", "epoch": epoch, "step": step, "resume": resume}))
         return
-    console.print(kept if isinstance(stop, StopAsked) else at_once, style="yellow", highlight=False)
-    console.print(f"Go on with: {run.resume_command}", markup=False, highlight=False, soft_wrap=True)
+    console.print(what_is_kept(run, stop), style="yellow", markup=False, highlight=False, soft_wrap=True)
+    if not is_finished(run):
+        console.print(f"Go on with: {run.resume_command}", markup=False, highlight=False, soft_wrap=True)
 
 
 @saying()

@@ -42,7 +42,7 @@ from rankfold.rank_determination import RankDetermination
 from rankfold.reporting.events import write_events
 from rankfold.reporting.run import RUN_FILE, Run
 from rankfold.tensorized_weights import current_ranks, current_variances
-from rankfold.whole_files import write_whole
+from rankfold.whole_files import not_written, write_whole
 
 EPOCHS_FILE, EVENTS_FOLDER = "epochs.jsonl", "events"
 
@@ -120,7 +120,6 @@ class JobRun:
     def train(self, watcher: Watcher) -> Record:
         """Train to the end, evaluate, and leave the result in the folder; it is also returned."""
         self._begin()
-
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             self._run(watcher)
@@ -129,6 +128,7 @@ class JobRun:
         if self.job.dense:
             result |= self._compared(watcher, result["warnings"])
         self._leave(result)
+        result["warnings"] += self._leave_events(result)
         return result
 
     def _run(self, watcher: Watcher) -> None:
@@ -245,8 +245,16 @@ class JobRun:
         write_record(self.folder / RUN_FILE, result)
         shutil.rmtree(self.folder / CHECKPOINT_FOLDER, ignore_errors=True)
         (self.folder / EPOCHS_FILE).unlink(missing_ok=True)
+
+    def _leave_events(self, result: Record) -> list[str]:
+        """For TensorBoard, which nothing else needs; what went wrong."""
+        folder = self.folder / EVENTS_FOLDER
         if find_spec("tensorboardX") is not None:
-            write_events(self.folder / EVENTS_FOLDER, Run(self.folder / RUN_FILE, result))
+            try:
+                write_events(folder, Run(self.folder / RUN_FILE, result))
+            except OSError as error:
+                return [f"There are no events for TensorBoard: {not_written(folder, error)}."]
+        return []
 
 
 def on_device(learned: Learned, device: torch.device) -> Data:
