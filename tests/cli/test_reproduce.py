@@ -247,6 +247,25 @@ def test_ctrl_c_leaves_checkpoints_from_which_the_same_command_goes_on(folder, t
         assert f"ttm-fr-seed{seed}  going on at epoch {kept[seed] + 1}" in second.output
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_runs_that_nobody_listens_to_leave_checkpoints(folder, tmp_path, jobs):
+    write_table(tmp_path / "experiments", formats=("ttm",))
+    spec = tmp_path / "experiments" / "tiny" / "ttm-fr.toml"
+    spec.write_text(spec.read_text().replace("epochs = 2", "epochs = 500", 1))
+    command = ["reproduce", "tiny", "ttm-fr", "--seeds", str(jobs), "--jobs", str(jobs), "--no-verify"]
+    command += ["--experiments", "experiments", "--data", str(folder / "data"), "--device", "cpu"]
+    command = [sys.executable, "-m", "rankfold_command", *command]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        said = process.stderr.read()
+    kept = "results and checkpoints are kept. Give the same command again to go on."
+    assert (process.returncode, said) == (1, f"error: standard output was closed; {kept}\n")
+    for seed in range(jobs):
+        assert _epoch_of_checkpoint(tmp_path / "runs" / "tiny" / f"ttm-fr-seed{seed}") > 0
+
+
 @pytest.mark.parametrize(("folder_kept", "said"), [(True, ""), (False, ", but there is none of a-seed0: too large")])
 def test_what_has_no_checkpoint_is_named(folder_kept, said):
     run = Run("ngram", "a", Spec("ard", "tt"))

@@ -39,13 +39,14 @@ def test_a_full_disk_is_named(command, then, start):
     assert (process.returncode, said) == (1, f"{FULL}{then}\n")
 
 
-def test_training_that_nobody_listens_to_says_how_to_go_on(start):
+def test_training_that_nobody_listens_to_keeps_a_checkpoint_and_says_how_to_go_on(start, tmp_path):
     with start(subprocess.PIPE, "train", "--epochs", "300", "--json") as process:
         process.stdout.readline()
         process.stdout.close()
         said = process.stderr.read()
     assert said == "error: standard output was closed; go on with: rankfold train t.csv --out runs/t --resume\n"
     assert process.returncode == 1
+    assert len(list((tmp_path / "runs" / "t" / "train").iterdir())) == 1
 
 
 def test_a_closed_pipe_is_known_by_what_rich_makes_of_it():

@@ -15,6 +15,7 @@ from rich.live import Live
 from rankfold.cli.device import chosen_device
 from rankfold.cli.kept_results import command_to_show, folder_of
 from rankfold.cli.reproduce_screen import KEPT_AT_ONCE, Board, final_lines
+from rankfold.cli.saying import Unheard, say_no_more, saying
 from rankfold.cli.stopping import exit_code, nothing_written_yet, patience, stop_requests
 from rankfold.cli.writing import check_folder
 from rankfold.data.errors import DamagedData, MissingData
@@ -29,6 +30,7 @@ from rankfold.experiments.spec import task_name
 
 FAILED = 1
 _DEFAULT = Places()
+_GO_ON = "Give the same command again to go on."
 
 
 def reproduce(
@@ -82,9 +84,13 @@ def reproduce(
             check_folder(runs, "--runs")
             _check_files(plan, places)
             _execute(plan, request.places(places), chosen, jobs, board, console)
+    except Unheard as error:
+        say_no_more()
+        typer.echo(f"error: {error}{board.kept} {_GO_ON}", err=True)
+        raise typer.Exit(FAILED) from error
     except (StopAsked, KeyboardInterrupt) as stop:
         kept = board.kept if isinstance(stop, StopAsked) else KEPT_AT_ONCE
-        console.print(f"[yellow]Stopped{kept}[/] Give the same command again to go on.", highlight=False)
+        console.print(f"[yellow]Stopped{kept}[/] {_GO_ON}", highlight=False)
         raise typer.Exit(exit_code(board.stop_requests)) from None
     for line in final_lines(plan, board, folder_of(request, places), command_to_show(request, places)):
         console.print(line, highlight=False, soft_wrap=True)
@@ -137,7 +143,8 @@ def _execute(plan: Schedule, places: Places, device: torch.device, jobs: int, bo
     def report(event: Event) -> None:
         line = board.note(event, live=live is not None)
         if line is not None:
-            console.print(line, highlight=False, soft_wrap=True)
+            with saying():
+                console.print(line, highlight=False, soft_wrap=True)
         if board.stop_requests and not event.ends:
             raise StopAsked
 

@@ -9,12 +9,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from rankfold.experiments.progress import StopAsked
+
 # What may happen to whoever writes.
 WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
 
 
-class Unheard(Exception):
-    """What was said has not arrived."""
+class Unheard(StopAsked):
+    """What was said has not arrived; a training that nobody listens to stops."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(unheard(error))
