@@ -18,11 +18,15 @@ from rankfold.experiments.spec import Spec
 SOURCE = Path(__file__).parents[2] / "src"
 
 
-def test_during_imports_the_command_leaves_without_a_word(tmp_path):
-    (tmp_path / "rankfold").mkdir()
-    (tmp_path / "rankfold" / "__init__.py").write_text("import signal; signal.raise_signal(signal.SIGINT)")
+@pytest.mark.parametrize(
+    ("module", "imported"), [("rankfold_command", "rankfold"), ("rankfold", "typer"), ("rankfold.cli", "typer")]
+)
+def test_during_imports_the_command_leaves_without_a_word(module, imported, tmp_path):
+    """As a module of the package it runs only once the package itself is imported."""
+    (tmp_path / imported).mkdir()
+    (tmp_path / imported / "__init__.py").write_text("import signal; signal.raise_signal(signal.SIGINT)")
     result = subprocess.run(
-        [sys.executable, "-m", "rankfold_command", "demo"],
+        [sys.executable, "-m", module, "demo"],
         env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{SOURCE}"},
         cwd=tmp_path,
         capture_output=True,

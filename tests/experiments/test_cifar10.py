@@ -171,6 +171,10 @@ def test_the_table_has_every_method_in_every_format():
     assert len({(spec.epochs, spec.batch_size, spec.lr, spec.decay) for spec in rows.values()}) == 1
 
 
+def test_resnet18_is_not_made_while_commands_are_imported():
+    assert all(conv.weight.is_meta for conv in cifar10_resnet18._convolutions().values())
+
+
 @pytest.mark.parametrize("format", cifar10_resnet18.FOLDINGS)
 def test_resnet18_is_tensorized_but_for_its_stem_and_head(format):
     rows = read_rows(EXPERIMENTS / "cifar10-resnet18")

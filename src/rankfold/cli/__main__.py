@@ -1,6 +1,6 @@
 """``python -m rankfold.cli`` is the command ``rankfold``."""
 
-from rankfold.cli import app
+from rankfold_command import main
 
 if __name__ == "__main__":
-    app()
+    main()

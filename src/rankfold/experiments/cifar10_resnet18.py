@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import nn
 
 from rankfold.experiments.batch_norm import settle
@@ -24,7 +25,8 @@ _COMPONENTS = {64: 160, 128: 208, 256: 288, 512: 336}
 
 
 def _convolutions() -> dict[str, nn.Conv2d]:
-    named = ResNet18().named_modules()
+    with torch.device("meta"):  # its layers alone: nearly every command imports this module
+        named = ResNet18().named_modules()
     return {name: conv for name, conv in named if isinstance(conv, nn.Conv2d) and name.startswith("blocks.")}
 
 
