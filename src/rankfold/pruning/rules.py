@@ -25,8 +25,8 @@ class PruningRule(ABC):
     """
 
     remedy: ClassVar[str] = (
-        "see that num_data counts examples, not batches, lower kl_weight (0.1 shows whether that is it), warm up longer, "
-        "start tables whose row numbers mean something with equal_rows=True, or keep the layer dense"
+        "see that num_data counts examples, not batches, lower kl_weight (0.1 shows whether that is it), warm up "
+        "longer, start tables whose row numbers mean something with equal_rows=True, or keep the layer dense"
     )
 
     @abstractmethod
