@@ -295,6 +295,7 @@ def test_layers_of_several_dtypes_have_one_step() -> None:
     ranks.step()
     for was, tensor in zip(before, tensors_of(model).values(), strict=True):
         assert tensor.variance.dtype == was.dtype
+        assert tensor.num_updates == 1
         assert not torch.equal(tensor.variance, was)
 
 
