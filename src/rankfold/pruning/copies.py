@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from torch import nn
 
@@ -29,8 +29,10 @@ def copies_of(model: nn.Module, copies: nn.Module | Sequence[nn.Module]) -> tupl
             if tensor in seen:
                 raise ValueError(f"copies[{n}] must have factors of its own, and {name} is {seen[tensor]}; {_REMEDY}")
             seen[tensor] = f"that of copies[{n}] too"
-    for copy in several:
-        _check_architecture(tensors_of(model), copy)
+    for name, tensor, other in _beside(tensors_of(model), several):
+        # all but the ranks: a checkpoint that is loaded before the first step may bring those
+        if other is None or _architecture(other) != _architecture(tensor):
+            raise _mismatch(name, tensor, other)
     return tuple(several)
 
 
@@ -39,13 +41,10 @@ def same_in_copies(
 ) -> dict[str, list[BayesianTensor]]:
     """The tensors of these names in every averaged copy, at the same ranks; model and copies may be wrapped."""
     found: dict[str, list[BayesianTensor]] = {name: [] for name in tensors}
-    for copy in copies:
-        inside = _by_own_name(copy)
-        for name, tensor in tensors.items():
-            other = inside.get(_own_name(name))
-            if other is None or other.format != tensor.format:
-                raise _mismatch(name, tensor, other)
-            found[name].append(other)
+    for name, tensor, other in _beside(tensors, copies):
+        if other is None or other.format != tensor.format:
+            raise _mismatch(name, tensor, other)
+        found[name].append(other)
     return found
 
 
@@ -53,11 +52,7 @@ def followers_of(
     tensors: Mapping[str, BayesianTensor], copies: Sequence[nn.Module]
 ) -> list[tuple[BayesianTensor, BayesianTensor]]:
     """Every tensor of a model with that of the same name in every averaged copy, two by two."""
-    pairs = []
-    for copy in copies:
-        inside = _by_own_name(copy)
-        pairs += [(tensor, inside[own]) for name, tensor in tensors.items() if (own := _own_name(name)) in inside]
-    return pairs
+    return [(tensor, other) for _, tensor, other in _beside(tensors, copies) if other is not None]
 
 
 def carry_marks(followers: Iterable[tuple[BayesianTensor, BayesianTensor]]) -> None:
@@ -66,22 +61,18 @@ def carry_marks(followers: Iterable[tuple[BayesianTensor, BayesianTensor]]) -> N
         other.num_updates, other.collapsed = tensor.num_updates, tensor.collapsed
 
 
-def _check_architecture(tensors: Mapping[str, BayesianTensor], copy: nn.Module) -> None:
-    """Compare all but the ranks: a checkpoint that is loaded before the first step may bring those."""
-    inside = _by_own_name(copy)
-    for name, tensor in tensors.items():
-        other = inside.get(_own_name(name))
-        if other is None or _architecture(other) != _architecture(tensor):
-            raise _mismatch(name, tensor, other)
+def _beside(
+    tensors: Mapping[str, BayesianTensor], copies: Sequence[nn.Module]
+) -> Iterator[tuple[str, BayesianTensor, BayesianTensor | None]]:
+    """Every tensor by its name and that of the same name in every copy, if there is one."""
+    for copy in copies:
+        inside = {_own_name(name): tensor for name, tensor in tensors_of(copy).items()}
+        for name, tensor in tensors.items():
+            yield name, tensor, inside.get(_own_name(name))
 
 
 def _architecture(tensor: BayesianTensor) -> tuple[object, ...]:
     return (tensor.format.name, tensor.format.inputs, tensor.format.outputs, len(tensor.format.ranks))
-
-
-def _by_own_name(model: nn.Module) -> dict[str, BayesianTensor]:
-    """Its tensors by the names they have without wrappers."""
-    return {_own_name(name): tensor for name, tensor in tensors_of(model).items()}
 
 
 def _own_name(name: str) -> str:

@@ -149,7 +149,7 @@ def _absorption(tensor: BayesianTensor, group: RankGroup) -> list[Tensor] | None
     columns = [means[factor].movedim(axis, -1).flatten(0, -2) for factor, axis in group.axes]  # A_n, (I_n, R)
     noise = torch.stack([sum_of_slices([(variances[factor], axis)]) for factor, axis in group.axes])  # (modes, R)
     grams = torch.stack([matrix.mT @ matrix for matrix in columns])  # A_nᵀ A_n, (modes, R, R)
-    power = grams.diagonal(dim1=1, dim2=2).clone()
+    power = grams.diagonal(dim1=1, dim2=2)
     limits = _spread(power, noise)
     left = _LARGEST_LOSS * float(grams.prod(0).sum())  # of ‖A‖² = Σ_kl Π_n (A_nᵀ A_n)_kl
     room = float(limits.sum())  # the variance of the whole weight, and what may be added to it
@@ -166,13 +166,14 @@ def _absorption(tensor: BayesianTensor, group: RankGroup) -> list[Tensor] | None
         if loss >= min(float(limits[small]), left):
             continue
         growth = _growth(grams[:, chosen][:, :, chosen], noise[:, chosen], weights)
-        if growth < room:
-            left -= loss
-            room -= growth
-            alive[small] = False
-            touched |= set(chosen)
-            for matrices in (change, grams, grams.mT):
-                _combine_(matrices, chosen, weights)
+        if growth >= room:
+            continue
+        left -= loss
+        room -= growth
+        alive[small] = False
+        touched |= set(chosen)
+        for matrices in (change, grams, grams.mT):
+            _combine_(matrices, chosen, weights)
     return list(change) if touched else None
 
 
