@@ -114,8 +114,8 @@ def benchmark(name: str) -> str:
 
 def aims_of_speed() -> str:
     """What was aimed at on an H200, and what is reached."""
-    files = {"embedding": "embedding-h200.json", "linear": "linear-h200.json", "step": "step-mnist-h200.json"}
-    return render([aims({name: _record(file) for name, file in files.items()})], "markdown")
+    records = {name: _record(f"{name}-h200.json") for name in ("embedding", "linear", "step")}
+    return render([aims(records)], "markdown")
 
 
 def _benchmark_of(file: str) -> str:
