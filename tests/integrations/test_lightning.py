@@ -47,6 +47,9 @@ def make_module(lightning, lr: float = 2e-2) -> nn.Module:
         def training_step(self, batch, index):
             return F.cross_entropy(self.net(batch[0]), batch[1])
 
+        def test_step(self, batch, index):
+            return self.training_step(batch, index)
+
         def configure_optimizers(self):
             return torch.optim.Adam(rf.param_groups(self, lr=lr))
 
@@ -171,6 +174,17 @@ def assert_complete(ranks: rf.RankDetermination, num_steps: int) -> None:
 
 
 each_accumulation = pytest.mark.parametrize("accumulate", [1, 2])
+
+
+def test_a_state_that_a_test_has_read_is_not_what_a_fit_goes_on_from(lightning, tmp_path):
+    from rankfold.integrations.lightning import RankDeterminationCallback
+
+    callback = RankDeterminationCallback(kl_weight=KL_WEIGHT)
+    trainer = fit(lightning, make_module(lightning), callback, tmp_path)
+    trainer.save_checkpoint(tmp_path / "trained.ckpt")
+    trainer.test(copy.deepcopy(trainer.model), DataLoader(data(), BATCH), ckpt_path=tmp_path / "trained.ckpt")
+    fit(lightning, make_module(lightning), callback, tmp_path, max_epochs=1)
+    assert callback.ranks.num_steps == callback.ranks.schedule.total_steps == NUM_EXAMPLES // BATCH
 
 
 @each_accumulation

@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 import rankfold as rf
 
@@ -192,6 +192,17 @@ def test_labels_are_counted_and_ignored_ones_left_out():
     assert count_terms(loader(Sentences(masked=True)), model) == EXAMPLES * LENGTH // 2
     classes = [{"x": torch.randn(3), "label": n % 2} for n in range(100)]
     assert count_terms(loader(classes), model) == 100
+
+    class Stream(IterableDataset):
+        """Knows its length, but shows no example before its turn."""
+
+        def __len__(self) -> int:
+            return 100
+
+        def __iter__(self):
+            return iter(classes)
+
+    assert count_terms(loader(Stream()), model) is None
 
 
 def make_llama() -> nn.Module:

@@ -86,6 +86,9 @@ class RankDeterminationCallback(_package.Callback):  # type: ignore[misc, name-d
 
     # When training begins -------------------------------------------------------------------------
 
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        self._saved = None  # a state that a test or a validation has read; Lightning restores that of a fit after this
+
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if not pl_module.automatic_optimization:
             raise RuntimeError(

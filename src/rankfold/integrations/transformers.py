@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from rankfold.distributed import is_distributed, rewrap
 from rankfold.integrations.settings import Settings, readings, size_of
@@ -137,10 +137,10 @@ def count_terms(loader: DataLoader[Any], model: nn.Module) -> int | None:
     """How many terms the Trainer divides the NLL by in one epoch: labels that are not ignored, over all examples.
 
     They are counted over a few examples, evenly spread, and scaled up; what the collator draws at random
-    does not disturb the random numbers of training. ``None`` if the size of the data is unknown.
+    does not disturb the random numbers of training. ``None`` if the size of the data is unknown, or none can be looked at before its turn.
     """
     size = size_of(loader.dataset)
-    if size is None or not size:
+    if size is None or not size or isinstance(loader.dataset, IterableDataset):
         return None
     places = range(0, size, -(-size // _EXAMPLES_LOOKED_AT))
     with torch.random.fork_rng():

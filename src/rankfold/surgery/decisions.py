@@ -14,6 +14,7 @@ from rankfold.formats import TensorFormat
 from rankfold.surgery.dense_layers import DenseLayer, Matrix, obstacle
 from rankfold.surgery.selection import Choice, LayerFilter, Overrides, choose
 from rankfold.surgery.tying import Tie, find_ties
+from rankfold.wrapping import unwrapped
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def decide(
 ) -> list[Decision]:
     """One decision for every layer that has a tensorized twin."""
     choices = {choice.layer: choice for choice in choose(model, config, filter_fn, overrides)}
-    ties = find_ties(model, choices)
+    ties = find_ties(unwrapped(model), choices)
     return [_decide(choice, ties.get(choice.layer), choices) for choice in choices.values()]
 
 

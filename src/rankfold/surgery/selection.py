@@ -20,7 +20,7 @@ from rankfold.surgery.dense_layers import (
     is_unsupported,
     own_forward,
 )
-from rankfold.wrapping import check_model
+from rankfold.wrapping import check_model, unwrapped
 
 LayerFilter = Callable[[nn.Module, str], bool] | type[nn.Module] | str | Sequence[str | type[nn.Module]]
 Overrides = Mapping[str, TensorConfig | None]
@@ -49,6 +49,7 @@ def choose(
 ) -> list[Choice]:
     """One choice for every layer of ``model`` that looks convertible."""
     _check_arguments(model, config, overrides)
+    model = unwrapped(model)
     layers = dense_layers(model)
     if layers and layers[0].module is model:
         raise ValueError(

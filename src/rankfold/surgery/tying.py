@@ -10,9 +10,12 @@ from torch import Tensor, nn
 
 from rankfold.config import TensorConfig
 from rankfold.layers.base import TensorizedModule
-from rankfold.surgery.dense_layers import DenseLayer, is_recurrent
+from rankfold.surgery.dense_layers import DenseLayer, is_recurrent, own_forward
 
 Holder = tuple[nn.Module, str]
+
+# Where a model of transformers names its tied weights, and where what it says itself is kept in the meantime.
+_TIES, _OWN_TIES = "_tied_weights_keys", "_own_tied_weights_keys"
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,10 @@ class Tie:
         names = ", ".join([member.name for member in self.members] + list(self.outsiders))
         shared = f"it shares one weight with others ({names}), and they must stay tied"
         remedy = f"; keep {names} dense, or untie them by giving each its own weight"
-        if self.outsiders:
-            return f"{shared}, but {', '.join(self.outsiders)} cannot be tensorized{remedy}"
+        reasons = {member.name: own_forward(member) for member in self.members}
+        dense_for_good = [*self.outsiders, *(f"{name} ({reason})" for name, reason in reasons.items() if reason)]
+        if dense_for_good:
+            return f"{shared}, but {', '.join(dense_for_good)} cannot be tensorized{remedy}"
         dense = [member.name for member in self.members if configs[member] is None]
         if dense:
             return f"{shared}, but {', '.join(dense)} stays dense; choose all of them or none"
@@ -98,16 +103,21 @@ def holders(model: nn.Module) -> dict[nn.Parameter, list[Holder]]:
 def declare_ties(model: nn.Module) -> None:
     """Tell the models of transformers in ``model`` under which names their weights are tied now.
 
-    They tie by name, in ``tie_weights``, and ``save_pretrained`` leaves out what is tied. Their classes name the dense
-    weights; for tensorized layers the names of the shared factors take their place.
+    They tie by name, in ``tie_weights``, and ``save_pretrained`` leaves out what is tied. They name the dense weights,
+    in their class or in ``__init__``; for tensorized layers the names of the shared factors take their place.
     """
-    for module in model.modules():
-        if _is_pretrained(module):
-            vars(module).pop("_tied_weights_keys", None)  # back to what the class says
-            if module._tied_weights_keys and any(isinstance(m, TensorizedModule) for m in module.modules()):
-                module._tied_weights_keys = _shared_names(module)  # type: ignore[assignment]
-            expand: Callable[..., dict[str, str]] = module.get_expanded_tied_weights_keys  # type: ignore[assignment]
-            module.all_tied_weights_keys = expand(all_submodels=True)  # type: ignore[assignment]
+    pretrained = [module for module in model.modules() if _is_pretrained(module)]
+    for module in pretrained:
+        if _OWN_TIES in vars(module):
+            vars(module).pop(_TIES, None)
+            vars(module).update(vars(module).pop(_OWN_TIES))
+    for module in pretrained:
+        if module._tied_weights_keys and any(isinstance(m, TensorizedModule) for m in module.modules()):
+            vars(module)[_OWN_TIES] = {name: ties for name, ties in vars(module).items() if name == _TIES}
+            module._tied_weights_keys = _shared_names(module)  # type: ignore[assignment]
+    for module in pretrained:  # a model looks at those of the models in it, so these must have changed before
+        expand: Callable[..., dict[str, str]] = module.get_expanded_tied_weights_keys  # type: ignore[assignment]
+        module.all_tied_weights_keys = expand(all_submodels=True)  # type: ignore[assignment]
 
 
 def _is_pretrained(module: nn.Module) -> bool:
