@@ -406,6 +406,14 @@ def test_parameters_of_some_layers_are_not_taken_for_those_of_the_network(of, sh
     assert shown in Board(Schedule([run], {run.name: []})).note(Event(run, result=result))
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_while_data_are_prepared_ends_it_as_it_does_later(number, code, invoke, monkeypatch):
+    monkeypatch.setattr("rankfold.cli.reproduce._check_files", lambda plan, places: signal.raise_signal(number))
+    result = invoke("reproduce", "ttm-fr")
+    assert result.exit_code == code
+    assert "Give the same command again to go on." in result.output
+
+
 def test_outside_a_clone_the_remedy_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["reproduce", "mnist"])

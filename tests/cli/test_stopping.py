@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from rankfold.cli.stopping import above_cursor, exit_code, stop_requests
+from rankfold.cli.stopping import above_cursor, exit_code, stop_at_once, stop_requests
 from rankfold.cli.train_screen import screen
 from rankfold.experiments.spec import Spec
 
@@ -76,6 +76,13 @@ def test_a_closed_terminal_asks_once_however_often_it_is_said():
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+
+
+def test_before_there_is_anything_to_keep_every_signal_stops_at_once():
+    with stop_at_once() as requests, pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGTERM)
+    assert exit_code(requests) == 143
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_nohup_is_not_undone():

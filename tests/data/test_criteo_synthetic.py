@@ -74,6 +74,18 @@ def test_torch_has_as_many_threads_as_before(planted):
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize(
+    ("modes", "message"),
+    [
+        ({26: (2, 2, 2)}, "by the number of a category, 0 to 25, got 26"),
+        ({2: (200, 220, 2)}, r"\(200, 220, 2\) of category 2 have fewer entries than its 10,131,227 rows"),
+    ],
+)
+def test_modes_that_do_not_fit_are_refused(modes, message):
+    with pytest.raises(ValueError, match=message):
+        PlantedClicks(0, modes)
+
+
 def test_embeddings_have_the_planted_rank():
     sizes = [min(size, 60) for size in KAGGLE_SIZES]
     planted = PlantedClicks(0, {2: (3, 4, 5)}, sizes=sizes, rank=3)

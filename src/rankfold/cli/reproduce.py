@@ -16,7 +16,7 @@ from rankfold.cli.device import chosen_device
 from rankfold.cli.kept_results import command_to_show, folder_of
 from rankfold.cli.reproduce_screen import KEPT_AT_ONCE, Board, final_lines
 from rankfold.cli.saying import Unheard, say_no_more, saying
-from rankfold.cli.stopping import exit_code, nothing_written_yet, patience, stop_requests
+from rankfold.cli.stopping import exit_code, nothing_written_yet, patience, stop_at_once, stop_requests
 from rankfold.cli.writing import check_folder
 from rankfold.data.errors import DamagedData, MissingData
 from rankfold.experiments.memory_check import check_memory
@@ -82,7 +82,8 @@ def reproduce(
                 console.print(needs, highlight=False)
             check_folder(results, "--results")
             check_folder(runs, "--runs")
-            _check_files(plan, places)
+            with stop_at_once() as board.stop_requests:
+                _check_files(plan, places)
             _execute(plan, request.places(places), chosen, jobs, board, console)
     except Unheard as error:
         say_no_more()

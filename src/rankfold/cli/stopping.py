@@ -51,12 +51,31 @@ def stop_requests(notice: Callable[[int], str] = lambda number: "") -> Iterator[
         with suppress(OSError):  # straight to stderr: a print under way cannot be interrupted by another
             os.write(2, notice(number).encode())
 
-    previous = {number: signal.signal(number, note) for number in _listened_to()}
-    try:
+    with _handled_by(note):
         yield requests
+
+
+@contextmanager
+def stop_at_once() -> Iterator[list[int]]:
+    """Within this context all signals to stop are raised as Ctrl-C is, and noted in a list."""
+    requests: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        requests.append(number)
+        raise KeyboardInterrupt
+
+    with _handled_by(stop):
+        yield requests
+
+
+@contextmanager
+def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    previous = {number: signal.signal(number, handler) for number in _listened_to()}
+    try:
+        yield
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        for number, before in previous.items():
+            signal.signal(number, before)
 
 
 def _listened_to() -> list[int]:

@@ -107,7 +107,9 @@ def _nothing_found(request: Request, places: Places) -> str:
     below = folder.relative_to(places.results)
     make = f"make some with `{command_to_make(request, places)}`"
     if (task := TASKS.get(request.table)) is not None and task.edition is not None:
-        make += " (which says where those of other data than the published ones go)"
+        make += (
+            "; those of other data than the published ones go into a folder of their own below --results, as it says"
+        )
     return f"{nothing}; {make}, or give with --results the folder {below} is in"
 
 

@@ -91,6 +91,13 @@ class PlantedClicks:
         sizes: Sequence[int] = KAGGLE_SIZES,
         rank: int = 4,
     ) -> None:
+        for n, dims in modes.items():
+            if n not in range(len(sizes)):
+                raise ValueError(f"modes are given by the number of a category, 0 to {len(sizes) - 1}, got {n!r}")
+            if math.prod(dims) < sizes[n]:
+                raise ValueError(
+                    f"the modes {tuple(dims)} of category {n} have fewer entries than its {sizes[n]:,} rows"
+                )
         self.seed = seed
         self.rank = rank
         self.modes = dict(modes)

@@ -56,7 +56,8 @@ def trace(mean: nn.Module, inputs: tuple[Tensor, ...]) -> ExportedProgram:
         with silence(), torch.no_grad():
             return torch.export.export(mean, inputs, dynamic_shapes=shapes.dynamic_shapes(mean, inputs), strict=False)
     except Exception as error:
-        raise ExportError(f"torch.export cannot trace this model: {_first_lines(error)}{_advice(mean, error)}") from error
+        found = f"{_first_lines(error)}{_advice(mean, error)}"
+        raise ExportError(f"torch.export cannot trace this model: {found}") from error
 
 
 def checked_inputs(example_inputs: Inputs) -> tuple[Tensor, ...]:
@@ -97,7 +98,7 @@ def silence() -> Iterator[None]:
 
 def _advice(mean: nn.Module, error: Exception) -> str:
     if "Cache" in str(error):
-        return "\nA model of transformers must not return its cache of keys and values: set model.config.use_cache = False."
+        return "\nIt returns a cache, as language models of transformers do: set model.config.use_cache = False."
     if not tensors_of(mean):
         return ""
     return (

@@ -137,7 +137,8 @@ def count_terms(loader: DataLoader[Any], model: nn.Module) -> int | None:
     """How many terms the Trainer divides the NLL by in one epoch: labels that are not ignored, over all examples.
 
     They are counted over a few examples, evenly spread, and scaled up; what the collator draws at random
-    does not disturb the random numbers of training. ``None`` if the size of the data is unknown, or none can be looked at before its turn.
+    does not disturb the random numbers of training. ``None`` if the size of the data is unknown, or no example can be
+    looked at before its turn.
     """
     size = size_of(loader.dataset)
     if size is None or not size or isinstance(loader.dataset, IterableDataset):

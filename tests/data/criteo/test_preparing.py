@@ -75,6 +75,40 @@ def test_a_file_without_rows_is_refused(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["empty.txt"]
 
 
+def test_a_file_whose_rows_are_all_malformed_says_what_they_are(tmp_path):
+    (tmp_path / "train.txt").write_bytes(b"\n".join(line.split(b"\t", 1)[1] for line in LINES[:50]))
+    with pytest.raises(DamagedData, match=r"no line in the Criteo format: .*train.txt:1: it has 39 fields.*; 49 more"):
+        prepare(tmp_path / "train.txt")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"max_malformed": -1}, ValueError, "max_malformed must be an integer, at least 0, got -1"),
+        ({"tables": (1, 2)}, TypeError, r"tables must be Tables, such as .* got \(1, 2\)"),
+    ],
+)
+def test_wrong_arguments_are_named(file, arguments, error, message):
+    with pytest.raises(error, match=message):
+        prepare(file, **arguments)
+
+
+def test_a_folder_is_no_file(file):
+    with pytest.raises(MissingData, match=r"cannot be read \(Is a directory\); find_files\(folder\) finds"):
+        prepare(file.parent)
+
+
+def test_a_place_that_cannot_be_written_to_is_named(file):
+    with pytest.raises(OSError, match=r"train.txt/cache/criteo-\w+ cannot be written \(.*train.txt is a file, not a"):
+        prepare(file, file / "cache")
+
+
+def test_a_home_folder_may_be_named(file, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    prepare(file, "~/arrays")
+    assert (tmp_path / "arrays").is_dir()
+
+
 def test_it_is_done_once(file, tmp_path, monkeypatch):
     first = prepare([file], tmp_path / "cache")
     seen = []
@@ -124,6 +158,15 @@ def test_an_interruption_leaves_nothing(file, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         prepare([file], tmp_path / "cache", progress=stop)
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_what_a_killed_process_of_the_same_number_has_left_is_in_nobodys_way(file, tmp_path):
+    (name,) = [folder.name for folder in (prepare(file, tmp_path / "once"), tmp_path / "once")[1].iterdir()]
+    left = tmp_path / "cache" / f"{name}.partial-{os.getpid()}"
+    left.mkdir(parents=True)
+    (left / "labels").write_bytes(b"half")
+    assert len(prepare(file, tmp_path / "cache")) == 120
+    assert [folder.name for folder in (tmp_path / "cache").iterdir()] == [name]
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, lzma.compress])
@@ -211,8 +254,16 @@ def test_the_progress_bar_writes_now_and_then():
 def test_beside_a_file_that_nothing_can_be_written_to_it_says_where_the_arrays_are(file, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda *_: False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    expected = rf"{tmp_path} cannot be written to, so the arrays are in {tmp_path}/cache/rankfold/criteo-\w+; another"
+    expected = rf"{tmp_path} cannot be written to, so the arrays are in {tmp_path}/cache/rankfold/criteo-\w+; the"
     with pytest.warns(UserWarning, match=expected):
         assert len(prepare([file])) == 120
     assert len(prepare([file])) == 120  # said once
     assert len(list((tmp_path / "cache" / "rankfold").iterdir())) == 1
+
+
+def test_arrays_beside_a_file_are_opened_by_those_who_could_not_write_them(file, monkeypatch):
+    prepare(file)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    seen = []
+    assert len(prepare(file, progress=seen.append)) == 120
+    assert not seen

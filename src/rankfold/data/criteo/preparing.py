@@ -22,13 +22,14 @@ import numpy as np
 
 from rankfold.data.criteo.arrays import ARRAYS, Criteo, write_about
 from rankfold.data.criteo.encoding import Hash, Lookup, Tables, TokenCounts, encode
-from rankfold.data.criteo.files import blocks
+from rankfold.data.criteo.files import Block, blocks
 from rankfold.data.criteo.lines import NUM_CATEGORIES, Rows, read_block
 from rankfold.data.criteo.malformed import MOST_MALFORMED, Tally
 from rankfold.data.criteo.published import EXTRA, SAMPLE, WHOLE, unpacked_name
 from rankfold.data.errors import DamagedData, MissingData
 from rankfold.data.location import VARIABLE, data_root, origin
-from rankfold.whole_files import publish
+from rankfold.shapes import is_integer
+from rankfold.whole_files import publish, writing
 from rankfold.wrapping import warn
 
 # Raise when the arrays would come out differently.
@@ -75,17 +76,25 @@ def prepare(
     if not files:
         raise ValueError("files must name at least one file, got none")
     paths = [Path(file).expanduser() for file in files]
+    if not isinstance(tables, Tables | None):
+        raise TypeError(f"tables must be Tables, such as Tables(hashing='large', sizes=KAGGLE_SIZES), got {tables!r}")
+    if not is_integer(max_malformed) or max_malformed < 0:
+        raise ValueError(f"max_malformed must be an integer, at least 0, got {max_malformed!r}")
     tables, beside = tables or Tables(), paths[0].parent
-    place = _cache_folder(beside) if cache is None else Path(cache)
-    folder = place / f"criteo-{_fingerprint(paths, tables)}"
+    name = f"criteo-{_fingerprint(paths, tables)}"
+    folder = _cache_folder(beside, name) / name if cache is None else Path(cache).expanduser() / name
     if not folder.is_dir():
-        _prepare(paths, folder, tables, Tally(max_malformed, _REMEDY), progress)
-        if cache is None and place != beside:
-            warn(f"{beside} cannot be written to, so the arrays are in {folder}; another folder is named by cache=")
+        with writing(folder):
+            _prepare(paths, folder, tables, Tally(max_malformed, _REMEDY), progress)
+        if cache is None and folder.parent != beside:
+            warn(
+                f"{beside} cannot be written to, so the arrays are in {folder}; the variable XDG_CACHE_HOME, or in "
+                f"Python prepare(..., cache=...), names another place"
+            )
     data = Criteo.open(folder)
     if data.malformed > max_malformed:
         raise DamagedData(f"{data.malformed} malformed lines, but max_malformed is {max_malformed}: {data.examples[0]}")
-    _check_not_empty(len(data), paths)  # folders of older versions may be
+    _check_not_empty(len(data), paths, data.examples)  # folders of older versions may be
     return data
 
 
@@ -126,11 +135,12 @@ def _find(place: Path, name: str) -> Path | None:
 
 def _prepare(paths: Sequence[Path], folder: Path, tables: Tables, tally: Tally, report: Report) -> None:
     partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
+    shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed; in containers numbers come again
     partial.mkdir(parents=True)
     try:
         encoders = _encoders(paths, tables, Tally(tally.limit, _REMEDY), report)
         file_rows = _write_arrays(paths, partial, encoders, tally, report)
-        _check_not_empty(sum(file_rows), paths)
+        _check_not_empty(sum(file_rows), paths, tally.examples)
         about = {
             "files": [str(path) for path in paths],
             "file_rows": file_rows,
@@ -148,9 +158,12 @@ def _prepare(paths: Sequence[Path], folder: Path, tables: Tables, tally: Tally, 
         warn(f"{lines} left out, the first: {tally.examples[0]}")
 
 
-def _check_not_empty(rows: int, paths: Sequence[Path]) -> None:
+def _check_not_empty(rows: int, paths: Sequence[Path], malformed: Sequence[str]) -> None:
     if rows == 0:
-        raise DamagedData(f"{', '.join(map(str, paths))} has no rows; expected lines in the Criteo format")
+        names = ", ".join(map(str, paths))
+        if malformed:
+            raise DamagedData(f"{names} has no line in the Criteo format: {malformed[0]}")
+        raise DamagedData(f"{names} has no rows; expected lines in the Criteo format")
 
 
 def _encoders(paths: Sequence[Path], tables: Tables, tally: Tally, report: Report) -> list[Lookup | Hash]:
@@ -182,7 +195,7 @@ def _read(paths: Sequence[Path], stage: str, tally: Tally, report: Report) -> It
     """The rows of all files, block by block, each with the number of its file."""
     sizes, start, num_rows = [path.stat().st_size for path in paths], time.perf_counter(), 0
     for number, path in enumerate(paths):
-        for block in blocks(path):
+        for block in _readable(path):
             rows, _, malformed = read_block(block.text)
             for line, why in malformed:
                 tally.note(path, block.first_line + line, why)
@@ -192,19 +205,34 @@ def _read(paths: Sequence[Path], stage: str, tally: Tally, report: Report) -> It
             yield rows, number
 
 
+def _readable(path: Path) -> Iterator[Block]:
+    """The blocks of a file, or an error that says that it cannot be read."""
+    try:
+        yield from blocks(path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> MissingData:
+    hint = "find_files(folder) finds those in a folder" if path.is_dir() else "name a file that exists"
+    return MissingData(f"{path} cannot be read ({error.strerror}); {hint}")
+
+
 # Where the arrays go ----------------------------------------------------------------------------------
 
 
 def _fingerprint(paths: Sequence[Path], tables: Tables) -> str:
-    try:
-        files = [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
-    except OSError as error:
-        raise MissingData(f"{error.filename} cannot be read ({error.strerror}); name a file that exists") from error
+    files = []
+    for path in paths:
+        try:
+            files.append([path.name, path.stat().st_size, path.stat().st_mtime_ns])
+        except OSError as error:
+            raise _unreadable(path, error) from error
     settings: list[Any] = [_VERSION, files, tables.as_dict()]
     return hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
 
 
-def _cache_folder(beside: Path) -> Path:
-    if os.access(beside, os.W_OK):
+def _cache_folder(beside: Path, name: str) -> Path:
+    if (beside / name).is_dir() or os.access(beside, os.W_OK):
         return beside
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "rankfold"
