@@ -85,6 +85,18 @@ def test_the_models_own_statistics_come_back():
     assert all(torch.equal(value, before[name]) for name, value in buffers(model).items())
 
 
+@pytest.mark.parametrize("ask", [rf.predict, predictive_statistics], ids=["predict", "predictive_statistics"])
+def test_modes_and_statistics_come_back_at_once_after_an_error(ask):
+    """While it is handled, and so its traceback holds all that was going on."""
+    model, x = network(), images(30)
+    before = buffers(model)
+    with pytest.raises(RuntimeError) as raised:
+        ask(model, x[:, :3], samples=2, bn_batches=[x])
+    assert raised.value is not None
+    assert all(module.training for module in model.modules())
+    assert all(torch.equal(value, before[name]) for name, value in buffers(model).items())
+
+
 def test_predictions_are_repeatable_and_average_over_the_draws():
     model, x = network(), images(30)
     mean, std = rf.predict(model, x, samples=5, seed=3, bn_batches=[x])

@@ -6,8 +6,8 @@ factors, weights rebuilt from their means *are* the mean weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -81,8 +81,8 @@ def predict(
             warn_of_batch_norm(model)
             with sampled(model), _seeded(model, seed):
                 return mean_and_std(_precise(transform(model(*inputs, **keywords))) for _ in range(samples))
-        prepared = draws(model, samples, bn_batches, seed)
-        return mean_and_std(_precise(transform(draw(*inputs, **keywords))) for draw in prepared)
+        with closing(draws(model, samples, bn_batches, seed)) as prepared:
+            return mean_and_std(_precise(transform(draw(*inputs, **keywords))) for draw in prepared)
 
 
 @contextmanager
@@ -103,10 +103,11 @@ def sampled(model: nn.Module) -> Iterator[None]:
 
 def draws(
     model: nn.Module, samples: int, bn_batches: Iterable[Batch], seed: int | None = None
-) -> Iterator[Callable[..., Any]]:
+) -> Generator[Callable[..., Any], None, None]:
     """Functions that call the model, each with one draw of its weights and the statistics they have on ``bn_batches``.
 
-    Use each before asking for the next. The model's own statistics are back when all are done.
+    Use each before asking for the next. The model's own modes and statistics are back when all are done, or on
+    ``close()``: without it an error in between would leave the model changed for as long as its traceback lives.
     """
     norms, batches = norms_of(model), checked(bn_batches)
     generator = None if seed is None else torch.Generator("cpu").manual_seed(seed)

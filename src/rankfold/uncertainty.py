@@ -9,6 +9,7 @@ ECE and AUROC come from torchmetrics: pip install 'rankfold[experiments]'.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -223,8 +224,8 @@ def predictive_statistics(
         raise ValueError(f"inputs must be tensors (N, *) with one N, got {given}")
     batches = list(zip(*(x.split(batch_size) for x in inputs), strict=True))
     if samples and bn_batches is not None:  # it takes long to prepare a draw, so each sees all examples
-        prepared = draws(model, samples, bn_batches)
-        parts = [_average(torch.cat([_probabilities(draw, batch) for batch in batches]) for draw in prepared)]
+        with closing(draws(model, samples, bn_batches)) as prepared:
+            parts = [_average(torch.cat([_probabilities(draw, batch) for batch in batches]) for draw in prepared)]
     else:
         if samples:
             warn_of_batch_norm(model)
