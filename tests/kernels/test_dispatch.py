@@ -62,6 +62,17 @@ def test_bags_of_indices_and_weights_with_gaps_between_them(format, device):
 
 
 @small
+def test_the_first_bag_starts_at_0_whatever_its_offset_says(format, device):
+    """torch's own kernel for CUDA takes it so, too; only on a CPU it can afford to look at the offset."""
+    factors, exact = factors_of(format, device)
+    index, options = random_index(format, device), {"mode": "mean", "include_last_offset": False, "padding_idx": None}
+    found = kernels.pooled_rows(format, factors, index, torch.tensor([3, 7], device=device), None, **options)
+    matrix = format.rows(exact, torch.arange(format.inputs.size, device=index.device))
+    expected = F.embedding_bag(index, matrix, torch.tensor([0, 7], device=device), mode="mean")
+    assert_same(found, expected, factors, exact, 1e-6)
+
+
+@small
 @pytest.mark.parametrize("distinct", [1, 3, 40])
 def test_rows_asked_for_again_and_again(format, distinct, way, monkeypatch):
     """Where a table has one gradient alone, those of equal rows are added up before they get there."""
@@ -250,6 +261,7 @@ def test_bags_that_are_left_to_torch(device):
     assert kernels.can_pool(format, like, index, None, None, "mean")
     assert kernels.can_pool(format, like, index, None, scale, "sum")
     assert not kernels.can_pool(format, like, index, None, scale, "mean")
+    assert not kernels.can_pool(format, like, index, None, scale[:1], "sum")
     assert not kernels.can_pool(format, like, index.view(-1), None, None, "sum")
     assert not kernels.can_pool(format, like, index, torch.tensor([0]), None, "sum")
     assert not kernels.can_pool(format, like.double(), index, None, None, "sum")

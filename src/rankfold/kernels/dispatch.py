@@ -58,7 +58,8 @@ def can_pool(
     it is faster to fetch every distinct row once, and pool those.
     """
     differentiable = weights is not None and weights.requires_grad and torch.is_grad_enabled()
-    accepted = index.dim() == (2 if offsets is None else 1) and (weights is None or mode == "sum")
+    suitable = weights is None or (mode == "sum" and weights.shape == index.shape)
+    accepted = suitable and index.dim() == (2 if offsets is None else 1)
     return accepted and not differentiable and usable(like) and program_for(format, like, index.numel()) is not None
 
 

@@ -41,8 +41,9 @@ def bags_of(
         bag = position.div(max(1, index.shape[1]), rounding_mode="floor")
     else:
         count = offsets.shape[0] - include_last_offset
-        # the last bag that starts at this position or before; empty ones that start here too come earlier
-        bag = torch.searchsorted(offsets[:count].to(position.dtype).contiguous(), position, right=True) - 1
+        # the last bag that starts at this position or before; empty ones that start here too come earlier. As in torch
+        # the first one starts at 0 whatever its offset says: no kernel may write before the first bag
+        bag = torch.searchsorted(offsets[1:count].to(position.dtype).contiguous(), position, right=True)
     scale = torch.ones_like(flat, dtype=dtype) if weights is None else weights.reshape(-1).to(dtype)
     if padding_idx is not None:
         scale = scale.masked_fill(flat == padding_idx, 0.0)
