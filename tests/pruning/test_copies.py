@@ -151,3 +151,15 @@ def test_a_copy_knows_how_often_variances_were_updated_and_what_has_collapsed(tm
     rf.save(average.module, tmp_path)
     for other in (average, rf.load(make(), tmp_path)):
         assert "never updated" not in str(rf.report(other))
+
+
+def test_a_copy_may_be_on_another_device() -> None:
+    """Averages are often kept on the CPU beside a model on a GPU; where there is none, both are on the CPU."""
+    model = make().to("cuda" if torch.cuda.is_available() else "cpu")
+    average = copy.deepcopy(model).cpu()
+    with torch.no_grad():
+        for each in (model, average):
+            each[0].tensor.factors.mean[0][:, 1] = 0.0
+    assert rf.prune_(model, rule=rf.RelativeNormRule(1e-6), copies=average) is not None
+    assert average[0].tensor.format.ranks == model[0].tensor.format.ranks == (3,)
+    assert average[0].tensor.variance.equal(model[0].tensor.variance.cpu())

@@ -200,7 +200,8 @@ def _cut(tensor: BayesianTensor, keep: Sequence[Tensor], optimizers: Sequence[Op
             replace_data(parameter, cut(parameter.data))
             parameter.grad = None if grad is None else cut(grad)
             _refuse_stale_gradients(parameter)
-    variance = torch.cat([v[index] for v, index in zip(tensor.variances(), keep, strict=True)])
+    # indices of another device, such as that of the model whose averaged copy this is, are brought to this one
+    variance = torch.cat([v[index.to(v.device)] for v, index in zip(tensor.variances(), keep, strict=True)])
     tensor.set_ranks(format.with_ranks([len(index) for index in keep]), variance)
 
 
