@@ -101,6 +101,14 @@ def test_points_have_no_noise_and_are_left_alone(inference: str) -> None:
     assert not simplify_(layer.tensor)
 
 
+def test_frozen_factors_are_left_alone() -> None:
+    tensor = parallel_components(std=0.05, gap=0.05)
+    tensor.factors.mean[0].requires_grad_(False)
+    before = copy.deepcopy(tensor.state_dict())
+    assert not simplify_(tensor)
+    assert all(torch.equal(value, before[key]) for key, value in tensor.state_dict().items())
+
+
 def test_the_spread_follows_the_basis() -> None:
     tensor = make(CONFIGS["tucker"])
     with torch.no_grad():

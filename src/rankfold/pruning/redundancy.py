@@ -51,11 +51,13 @@ def simplify_(
 ) -> bool:
     """Change the factors of a Bayesian tensor so that redundant ranks become empty; whether anything changed.
 
+    Frozen factors stay what they are: their owner wants that, and nothing would train them afterwards.
+
     Args:
         optimizers: their state is averaged over a rank whose basis has changed.
         followers: the same tensor in averaged copies of the model, changed in the same way.
     """
-    if not isinstance(tensor.factors, GaussianPosterior):
+    if not isinstance(tensor.factors, GaussianPosterior) or not all(p.requires_grad for p in tensor.parameters()):
         return False
     changed = False
     for group in tensor.format.rank_groups:
