@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -65,8 +66,8 @@ def contract_rows(
 
     The batch of rows is the first index of their terms and of the result. It is cut into chunks that
     hold a limited number of entries, gathered rows and intermediates together; when there is more
-    than one chunk, backward gathers and contracts again instead of keeping them. An exported program
-    has no chunks: their number would fix its batch.
+    than one chunk, backward gathers and contracts again instead of keeping them, but not under ``torch.func``, which
+    cannot. An exported program has no chunks: their number would fix its batch.
     """
 
     def chunk(*parts: Tensor) -> Tensor:
@@ -76,12 +77,10 @@ def contract_rows(
     batch, size = indices[0].shape[0], _chunk_size(equation, tables, indices[0], shared)
     if torch.compiler.is_exporting() or batch <= size:
         return chunk(*indices)
-    return torch.cat(
-        [
-            checkpoint(chunk, *parts, use_reentrant=False, preserve_rng_state=False)
-            for parts in zip(*(torch.split(index, size) for index in indices), strict=True)
-        ]
-    )
+    run = chunk
+    if not torch._C._are_functorch_transforms_active():
+        run = partial(checkpoint, chunk, use_reentrant=False, preserve_rng_state=False)
+    return torch.cat([run(*parts) for parts in zip(*(torch.split(index, size) for index in indices), strict=True)])
 
 
 def _chunk_size(equation: str, tables: Sequence[Tensor], index: Tensor, shared: Sequence[Tensor]) -> int:

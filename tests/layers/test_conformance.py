@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.pytorch_utils import Conv1D
 
 import rankfold as rf
+from rankfold import contraction
 from rankfold.bayesian_tensor import BayesianTensor
 from rankfold.layers import (
     Conv1d,
@@ -411,10 +412,14 @@ def test_embeddings_can_be_mapped(config):
 
 @formats
 @pytest.mark.parametrize("kind", [rf.Embedding, rf.EmbeddingBag])
-def test_embeddings_have_gradients_by_torch_func(config, kind):
-    """Also with as many rows as kernels are for."""
-    table = kind(5000, 12, config=config, dtype=torch.float64).eval()
-    parameters, index = dict(table.named_parameters()), torch.randint(5000, (1000, 7))
+@pytest.mark.parametrize("entries", [None, 500])
+def test_embeddings_have_gradients_by_torch_func(config, kind, entries, monkeypatch):
+    """Also with as many rows as kernels are for, and more than are contracted at once."""
+    if entries is not None:
+        monkeypatch.setattr(contraction, "_CHUNK_ENTRIES", entries)
+    size = 5000 if entries is None else 10**6  # so large that it is not rebuilt
+    table = kind(size, 12, config=config, dtype=torch.float64).eval()
+    parameters, index = dict(table.named_parameters()), torch.randint(size, (1000, 7))
 
     def loss(parameters):
         return functional_call(table, parameters, (index,)).square().sum()
