@@ -155,13 +155,11 @@ def like_dense(config: TensorConfig, weight: Tensor, default_std: float) -> Tens
 
 
 @contextmanager
-def posterior_mean(*modules: nn.Module) -> Iterator[None]:
-    """Within this context the modules and all below them are in eval mode, so weights are their means."""
-    for module in modules:
-        check_model(module)
-    training = {m: m.training for module in modules for m in module.modules()}
-    for module in modules:
-        module.eval()
+def posterior_mean(module: nn.Module) -> Iterator[None]:
+    """Within this context the module and all below it are in eval mode, so weights are their means."""
+    check_model(module)
+    training = {m: m.training for m in module.modules()}
+    module.eval()
     try:
         yield
     finally:
