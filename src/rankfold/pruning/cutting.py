@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -191,10 +192,7 @@ def _cut(tensor: BayesianTensor, keep: Sequence[Tensor], optimizers: Sequence[Op
     format = tensor.format
     for parameters in tensor.factors.parameter_lists():
         for n, parameter in enumerate(parameters):
-
-            def cut(values: Tensor, n: int = n) -> Tensor:
-                return format.cut(n, values, keep).contiguous()
-
+            cut = partial(format.cut, n, keep=keep)
             cut_state(optimizers, parameter, cut)
             grad = parameter.grad
             replace_data(parameter, cut(parameter.data))
