@@ -282,12 +282,10 @@ class RankDetermination:
             self._health.take_snapshot(self.num_steps)
 
     def _cut(self, dead: Mapping[str, Sequence[Tensor]], rule: PruningRule | None) -> PruneResult | None:
-        """Cut these ranks, in all processes alike."""
+        """Cut these ranks, in all processes alike, and note it."""
         variances = {name: self.tensors[name].variance for name in dead}
         dead = agreed(dead, variances, self.beta.device, self.process_group)
-        return self._record(cut_dead_ranks(self.model, dead, self.optimizers, copies=self.copies, rule=rule))
-
-    def _record(self, result: PruneResult | None) -> PruneResult | None:
+        result = cut_dead_ranks(self.model, dead, self.optimizers, copies=self.copies, rule=rule)
         if result is not None:
             self.history.append((self.num_steps, result))
             self._forget(only={t.name for t in result.tensors})
