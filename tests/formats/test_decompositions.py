@@ -51,7 +51,7 @@ def planted(dims, rank, seed):
 
 
 def test_a_default_device_elsewhere_is_no_matter_to_cp():
-    matrix = torch.randn(4, 5, 6)
+    matrix = torch.randn(4, 5, 6, dtype=torch.float64)
     with torch.device("meta"):
         factors = cp_als(matrix, 3)
     assert all(not factor.is_meta for factor in factors)

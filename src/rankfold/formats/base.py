@@ -108,7 +108,7 @@ class TensorFormat(ABC):
 
     @abstractmethod
     def _decompose(self, tensor: Tensor) -> list[Tensor]:
-        """Factors that approximate ``tensor`` (I_1, …, I_p, J_1, …, J_q)."""
+        """Factors that approximate ``tensor`` (I_1, …, I_p, J_1, …, J_q), in float64 like it."""
 
     @property
     def train_pairs(self) -> Pairs | None:
@@ -266,12 +266,12 @@ class TensorFormat(ABC):
             raise ValueError(f"the weight to start from {held}; load a good one, or start from random factors")
         if matrix.numel() > LARGEST_COPY and self.train_pairs is not None:
             cores = blockwise_tt_svd(matrix.detach(), self.inputs, self.train_pairs, self.ranks)
-            shaped = [core.reshape(shape) for core, shape in zip(cores, self.factor_shapes, strict=True)]
-            return [factor.to(matrix.dtype) for factor in balanced(shaped)]
-        below, right = self.inputs.padded_size - expected[0], self.outputs.padded_size - expected[1]
-        padded = F.pad(matrix.detach().double(), (0, right, 0, below))
-        factors = balanced(self._decompose(padded.reshape(self.dims)))
-        return [factor.to(matrix.dtype) for factor in factors]
+            factors = [core.reshape(shape) for core, shape in zip(cores, self.factor_shapes, strict=True)]
+        else:
+            below, right = self.inputs.padded_size - expected[0], self.outputs.padded_size - expected[1]
+            padded = F.pad(matrix.detach().double(), (0, right, 0, below))
+            factors = self._decompose(padded.reshape(self.dims))
+        return [factor.to(matrix.dtype) for factor in balanced(factors)]
 
     def with_ranks(self, ranks: Sequence[int]) -> Self:
         """The same format at other ranks."""

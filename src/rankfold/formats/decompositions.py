@@ -1,7 +1,7 @@
 """Decomposing a dense tensor: TT-SVD, HOOI and CP by alternating least squares.
 
-These work in float64 and return factors of exactly the ranks asked for: ranks the tensor cannot use
-are filled with zeros. The result has the tensor's dtype.
+They take and give float64, and return factors of exactly the ranks asked for: ranks the tensor cannot use
+are filled with zeros.
 """
 
 from collections.abc import Sequence
@@ -20,43 +20,41 @@ _ALS_SWEEPS, _ALS_GAIN = 200, 1e-5
 
 def tt_svd(tensor: Tensor, ranks: Sequence[int]) -> list[Tensor]:
     """Cores (R_{n-1}, I_n, R_n) of the quasi-best tensor train: one truncated SVD per bond."""
-    dims, cores, left = tensor.shape, [], 1
-    remainder = tensor.double()
+    dims, cores, left, remainder = tensor.shape, [], 1, tensor
     for n, rank in enumerate(ranks):
         u, s, vt = torch.linalg.svd(remainder.reshape(left * dims[n], -1), full_matrices=False)
         kept = min(rank, s.numel())
-        core = F.pad(u[:, :kept], (0, rank - kept)).reshape(left, dims[n], rank)
+        cores.append(F.pad(u[:, :kept], (0, rank - kept)).reshape(left, dims[n], rank))
         remainder = F.pad(s[:kept, None] * vt[:kept], (0, 0, 0, rank - kept))
-        cores.append(core.to(tensor.dtype))
         left = rank
-    return [*cores, remainder.reshape(left, dims[-1], 1).to(tensor.dtype)]
+    return [*cores, remainder.reshape(left, dims[-1], 1)]
 
 
 def hooi(tensor: Tensor, ranks: Sequence[int]) -> list[Tensor]:
     """Tucker factors (I_n, R_n) and core: truncated HOSVD, refined by orthogonal iteration."""
-    exact, order = tensor.double(), tensor.dim()
-    factors = [_leading_columns(exact, n, ranks[n]) for n in range(order)]
-    core = _project(exact, factors)
+    order = tensor.dim()
+    factors = [_leading_columns(tensor, n, ranks[n]) for n in range(order)]
+    core = _project(tensor, factors)
     for _ in range(_HOOI_SWEEPS):
         for n in range(order):
-            factors[n] = _leading_columns(_project(exact, factors, skip=n), n, ranks[n])
+            factors[n] = _leading_columns(_project(tensor, factors, skip=n), n, ranks[n])
         # ‖A − Â‖² = ‖A‖² − ‖G‖² with orthonormal columns: the error falls as the core grows
-        last_core, core = core, _project(exact, factors)
+        last_core, core = core, _project(tensor, factors)
         if core.square().sum() <= (1.0 + _HOOI_GAIN) * last_core.square().sum():
             break
-    return [factor.to(tensor.dtype) for factor in (*factors, core)]
+    return [*factors, core]
 
 
 def cp_als(tensor: Tensor, rank: int) -> list[Tensor]:
     """CP factors (I_n, R) by alternating least squares, with a vanishing ridge for stability."""
-    exact, order = tensor.double(), tensor.dim()
+    order = tensor.dim()
     generator = torch.Generator().manual_seed(0)
-    kept = min(rank, exact.numel() // max(exact.shape))
-    factors = [_cp_start(exact, n, kept, generator) for n in range(order)]
-    squared_norm, last_error = exact.square().sum(), torch.inf
+    kept = min(rank, tensor.numel() // max(tensor.shape))
+    factors = [_cp_start(tensor, n, kept, generator) for n in range(order)]
+    squared_norm, last_error = tensor.square().sum(), torch.inf
     for _ in range(_ALS_SWEEPS):
         for n in range(order):
-            target = _khatri_rao_product(exact, factors, n)  # (I_n, R)
+            target = _khatri_rao_product(tensor, factors, n)  # (I_n, R)
             gram = _gram_product([f for m, f in enumerate(factors) if m != n])  # (R, R)
             gram.diagonal().add_(1e-10 * gram.diagonal().mean() + 1e-200)
             factors[n] = torch.linalg.solve(gram, target, left=False)
@@ -67,7 +65,7 @@ def cp_als(tensor: Tensor, rank: int) -> list[Tensor]:
         if last_error - float(error) <= _ALS_GAIN * float(error) + 1e-14 * float(squared_norm):
             break
         last_error = float(error)
-    return [F.pad(factor, (0, rank - kept)).to(tensor.dtype) for factor in factors]
+    return [F.pad(factor, (0, rank - kept)) for factor in factors]
 
 
 def _leading_columns(tensor: Tensor, mode: int, rank: int) -> Tensor:
