@@ -42,10 +42,10 @@ def test_pooling_before_the_shared_factors_is_pooling_after_them(name, least, mo
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("cp", ([0, 1, 2], [], [3, 4])),
-        ("tucker", ([0, 1, 2], [5], [3, 4])),
-        ("tt", ([0, 1, 2], [], [3, 4])),
-        ("ttm", ([0, 1, 2], [], [])),
+        ("cp", ([0, 1, 2], [3, 4])),
+        ("tucker", ([0, 1, 2, 5], [3, 4])),
+        ("tt", ([0, 1, 2], [3, 4])),
+        ("ttm", ([0, 1, 2], [])),
     ],
 )
 def test_only_what_has_no_input_mode_can_wait(name, expected):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -187,9 +187,13 @@ class TensorFormat(ABC):
 
     def rows(self, factors: Factors, index: Tensor) -> Tensor:
         """Rows ``A[index]``: index (N,) to (N, J), without forming ``A``."""
+        return self.outputs.unfold(self.rows_of(range(len(factors)), factors, index, self.output_letters))
+
+    def rows_of(self, chosen: Iterable[int], factors: Factors, index: Tensor, axes: str) -> Tensor:
+        """What the ``chosen`` factors, by their numbers, give to rows: index (N,) to (N, …) with the ``axes`` left."""
         parts = dict(zip(self.input_letters, self.inputs.unravel(index), strict=True))
         tables, indices, shared, row_terms, shared_terms = [], [], [], [], []
-        for factor, term in zip(factors, self.subscripts, strict=True):
+        for factor, term in ((factors[n], self.subscripts[n]) for n in chosen):
             letter = next((c for c in term if c in parts), None)
             if letter is None:
                 shared.append(factor)
@@ -198,9 +202,7 @@ class TensorFormat(ABC):
                 tables.append(with_first(term.index(letter), factor).contiguous())
                 indices.append(parts[letter])
                 row_terms.append(BATCH + term.replace(letter, ""))
-        equation = f"{','.join(row_terms + shared_terms)}->{BATCH}{self.output_letters}"
-        rows = contract_rows(equation, tables, indices, shared)
-        return self.outputs.unfold(rows)
+        return contract_rows(f"{','.join(row_terms + shared_terms)}->{BATCH}{axes}", tables, indices, shared)
 
     def halves(self, factors: Factors) -> tuple[Tensor, Tensor] | None:
         """``A = L R``: L (I, r) of the factors of input modes, R (r, J) of all others.
@@ -215,10 +217,7 @@ class TensorFormat(ABC):
         between = "".join(sorted(set("".join(terms[0])) & set("".join(terms[1]))))
         l_half = contract(f"{','.join(terms[0])}->{self.input_letters}{between}", *[factors[n] for n in left])
         r_half = contract(f"{','.join(terms[1])}->{between}{self.output_letters}", *[factors[n] for n in right])
-        return (
-            l_half.reshape(self.inputs.padded_size, -1)[: self.inputs.size],
-            self.outputs.unfold(r_half),
-        )
+        return l_half.reshape(self.inputs.padded_size, -1)[: self.inputs.size], self.outputs.unfold(r_half)
 
     def inner(self, factors: Factors, others: Factors) -> Tensor:
         """``⟨A, A'⟩`` of two sets of factors, at any ranks, through Gram matrices alone."""
@@ -296,4 +295,4 @@ class TensorFormat(ABC):
     @property
     def rebuild_equation(self) -> str:
         """The contraction of all factors to the folded ``A``."""
-        return f"{','.join(self.subscripts)}->{self.input_letters}{self.output_letters}"
+        return f"{','.join(self.subscripts)}->{self.modes}"

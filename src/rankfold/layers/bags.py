@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from rankfold import kernels
-from rankfold.contraction import contract, contract_rows
+from rankfold.contraction import contract
 from rankfold.contraction_order import BATCH
 from rankfold.formats import Factors, TensorFormat
-from rankfold.pairwise import with_first
 
 
 def looks_for_repeats(index: Tensor) -> bool:
@@ -46,30 +45,19 @@ def pooled_before_outputs(
 def _pooled_one_by_one(
     format: TensorFormat, factors: Factors, index: Tensor, pool: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    own, core, late = split(format)
-    parts = dict(zip(format.input_letters, format.inputs.unravel(index), strict=True))
-    modes = [next(c for c in format.subscripts[n] if c in parts) for n in own]
-    early = [BATCH + format.subscripts[n].replace(c, "") for n, c in zip(own, modes, strict=True)]
-    early += [format.subscripts[n] for n in core]
+    early, late = split(format)
     wanted = set(format.output_letters).union(*(format.subscripts[n] for n in late))
-    kept = "".join(dict.fromkeys(c for term in early for c in term if c in wanted))
-    tables = [with_first(format.subscripts[n].index(c), factors[n]) for n, c in zip(own, modes, strict=True)]
-    rows = contract_rows(
-        f"{','.join(early)}->{BATCH}{kept}",
-        [table.contiguous() for table in tables],
-        [parts[c] for c in modes],
-        [factors[n] for n in core],
-    )  # (N, …)
+    kept = "".join(dict.fromkeys(c for n in early for c in format.subscripts[n] if c in wanted))
+    rows = format.rows_of(early, factors, index, kept)  # (N, …)
     pooled = pool(rows.flatten(1)).unflatten(1, rows.shape[1:])  # (B, …)
     terms = [BATCH + kept, *(format.subscripts[n] for n in late)]
     bags = contract(f"{','.join(terms)}->{BATCH}{format.output_letters}", pooled, *(factors[n] for n in late))
     return format.outputs.unfold(bags)
 
 
-def split(format: TensorFormat) -> tuple[list[int], list[int], list[int]]:
-    """The factors with an input mode, those without any mode (a Tucker core), and those of the output side alone."""
+def split(format: TensorFormat) -> tuple[list[int], list[int]]:
+    """The factors that rows need before they are pooled, a Tucker core among them, and those of outputs alone."""
     inputs, outputs = set(format.input_letters), set(format.output_letters)
-    terms = list(enumerate(map(set, format.subscripts)))
-    own = [n for n, term in terms if term & inputs]
-    late = [n for n, term in terms if term & outputs and not term & inputs]
-    return own, [n for n, term in terms if not term & (inputs | outputs)], late
+    terms = list(map(set, format.subscripts))
+    late = [n for n, term in enumerate(terms) if term & outputs and not term & inputs]
+    return [n for n in range(len(terms)) if n not in late], late
