@@ -68,10 +68,9 @@ def kl_with_gradient(
     """:func:`kl_divergence`, and its gradient by every mean, then by every log-std; to be called without autograd."""
     weight = weight and weight.to(means[0].device)
     if slices.usable(means, log_stds):
-        try:
-            return slices.kl(means, log_stds, variances, weight)
-        except Exception as error:  # whatever stops a compiler or a launch must not stop the user
-            launch.give_up(error)
+        found = launch.tried(slices.kl, means, log_stds, variances, weight)
+        if found is not None:
+            return found
     return _plain_kl(means, list(log_stds), as_tensors(variances, means[0]), weight)
 
 
@@ -131,10 +130,9 @@ class _Reparametrize(torch.autograd.Function):
 def _samples(means: Sequence[Tensor], log_stds: Sequence[Tensor], noise: Tensor) -> tuple[list[Tensor], Tensor]:
     """``μ + σ z`` of every array, and all ``σ z`` end to end."""
     if slices.usable(means, log_stds):
-        try:
-            return slices.sample(means, log_stds, noise)
-        except Exception as error:  # as above
-            launch.give_up(error)
+        found = launch.tried(slices.sample, means, log_stds, noise)
+        if found is not None:
+            return found
     deviations = end_to_end(log_stds).exp().mul_(noise)
     parts = taken_apart(deviations, means)
     # not views of one row: autograd would be slower with all that is made of them

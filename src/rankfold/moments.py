@@ -35,12 +35,8 @@ def updated_by_kernel(
         return False
     squared_eta = prior.squared_eta if isinstance(prior, HalfCauchy) else None
     groups = _groups(tuple(format for _, format in pairs))
-    try:
-        slices.update_variances(means, log_stds, variances, groups, squared_eta, step_size)
-    except Exception as error:  # whatever stops a compiler or a launch must not stop the user
-        launch.give_up(error)
-        return False
-    return True
+    found = launch.tried(slices.update_variances, means, log_stds, variances, groups, squared_eta, step_size)
+    return found is not None
 
 
 def sums_over_governed(arrays: Factors, groups: Sequence[RankGroup]) -> Tensor:

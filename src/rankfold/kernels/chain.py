@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rankfold.kernels import reference
 from rankfold.kernels.chain_launch import Chain, Rows, launch_backward, launch_forward
-from rankfold.kernels.launch import give_up, usable
+from rankfold.kernels.launch import tried, usable
 from rankfold.kernels.operators import Operator
 from rankfold.kernels.tiles import Sizes
 
@@ -38,11 +38,9 @@ def _forward(
     where a row goes.
     """
     tables, chain = _given(left, middle, right), Chain(tuple(places), Sizes(*sizes), tuple(strides))
-    if usable(left):
-        try:
-            return launch_forward(Rows(index, order, group, bag, scale), tables, chain, bags)
-        except Exception as error:  # whatever stops a compiler or a launch must not stop the user
-            give_up(error)
+    rows = Rows(index, order, group, bag, scale)
+    if usable(left) and (found := tried(launch_forward, rows, tables, chain, bags)) is not None:
+        return found
     order = _order(index, order, places)
     return reference.chain_rows(index, order, _seen(tables, chain), places, bag, scale, bags)
 
@@ -69,11 +67,9 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of the tables of ``chain_rows``; that of a missing one is empty."""
     tables, chain = _given(left, middle, right), Chain(tuple(places), Sizes(*sizes), tuple(strides))
-    if usable(left):
-        try:
-            return _three(launch_backward(grad, Rows(index, order, group, bag, scale), tables, chain))
-        except Exception as error:  # as above
-            give_up(error)
+    rows = Rows(index, order, group, bag, scale)
+    if usable(left) and (gradients := tried(launch_backward, grad, rows, tables, chain)) is not None:
+        return _three(gradients)
     order = _order(index, order, places)
     found = reference.chain_rows_backward(grad, index, order, _seen(tables, chain), places, bag, scale)
     # they have the strides of what was seen, and so the entries of the tables in their memory

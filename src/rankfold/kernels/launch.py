@@ -7,8 +7,8 @@ user is told once, and the plain-torch twin takes over for good.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ DEVICES: tuple[str, ...] = ("cuda",)
 _MOST_COPIES, _ENTRIES_OF_COPIES = 16, 1 << 18
 # Kernels read and write so many bytes at once, where an array begins at a multiple of them.
 _ALIGNED_BYTES = 16
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 _failed = False
 
@@ -39,18 +42,22 @@ def usable(tensor: Tensor) -> bool:
     return ready and not _failed and triton_installed() and not torch.are_deterministic_algorithms_enabled()
 
 
-def give_up(error: Exception) -> None:
-    """Use plain torch from now on, and say why."""
+def tried(run: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T | None:
+    """What ``run`` gives; ``None`` if its kernel cannot run here: then plain torch is used from now on."""
     global _failed
-    if isinstance(error, torch.OutOfMemoryError):
-        raise error  # this passes; kernels would be gone for good
-    _failed = True
-    reason = (str(error).strip().splitlines() or [""])[-1][:200]
-    warn(
-        f"rankfold's Triton kernels cannot run here ({type(error).__name__}: {reason}); plain torch is used from now "
-        f"on, which gives the same results more slowly",
-        RuntimeWarning,
-    )
+    try:
+        return run(*args, **kwargs)
+    except torch.OutOfMemoryError:
+        raise  # this passes; kernels would be gone for good
+    except Exception as error:  # whatever stops a compiler or a launch must not stop the user
+        _failed = True
+        reason = (str(error).strip().splitlines() or [""])[-1][:200]
+        warn(
+            f"rankfold's Triton kernels cannot run here ({type(error).__name__}: {reason}); plain torch is used from "
+            f"now on, which gives the same results more slowly",
+            RuntimeWarning,
+        )
+        return None
 
 
 def start(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rankfold.kernels import reference
-from rankfold.kernels.launch import give_up, is_wide, padded, precision, usable, with_gradients, without_gaps
+from rankfold.kernels.launch import is_wide, padded, precision, tried, usable, with_gradients, without_gaps
 from rankfold.kernels.operators import Operator
 
 
@@ -49,12 +49,10 @@ def _forward(
     row is ``(i // stride) mod size`` for a flat index i. With bags, ``bag`` (N,) says where a row goes.
     """
     tables = _given(first, second, third)
-    if usable(weight):
-        try:
-            return launch_forward(index, tables, weight, places, bag, scale, bags)
-        except Exception as error:  # whatever stops a compiler or a launch must not stop the user
-            give_up(error)
-    return reference.product_rows(index, tables, weight, places, bag, scale, bags)
+    inputs = index, tables, weight, places, bag, scale, bags
+    if usable(weight) and (found := tried(launch_forward, *inputs)) is not None:
+        return found
+    return reference.product_rows(*inputs)
 
 
 def _fake_forward(*inputs: Any) -> Tensor:
@@ -76,12 +74,10 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of the tables of ``product_rows``, and of ``W``; those of missing tables are empty."""
     tables = _given(first, second, third)
-    if usable(weight):
-        try:
-            return _four(launch_backward(grad, index, tables, weight, places, bag, scale))
-        except Exception as error:  # as above
-            give_up(error)
-    return _four(reference.product_rows_backward(grad, index, tables, weight, places, bag, scale))
+    inputs = grad, index, tables, weight, places, bag, scale
+    if usable(weight) and (gradients := tried(launch_backward, *inputs)) is not None:
+        return _four(gradients)
+    return _four(reference.product_rows_backward(*inputs))
 
 
 def _fake_backward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -78,8 +78,8 @@ def update_variances(
     groups: tuple[tuple[Group, ...], ...],
     squared_eta: float | None,
     step_size: float,
-) -> None:
-    """``λ ← γ λ* + (1 − γ) λ`` of several tensors, in place, given the groups of each.
+) -> Sequence[Tensor]:
+    """``λ ← γ λ* + (1 − γ) λ`` of several tensors, in place, given the groups of each; those λ.
 
     λ* is that of the half-Cauchy prior with this η², or of the log-uniform prior if it is ``None``.
     """
@@ -91,6 +91,7 @@ def update_variances(
     forms = plan.forms.setdefault(squared_eta is not None, {})
     numbers = squared_eta or 0.0, float(step_size)
     launch.start(slice_variances, (len(plan.ranks), 1, 1), tensors, len(means), numbers, options, forms)
+    return variances
 
 
 def _shapes(tensors: Sequence[Tensor]) -> tuple[Shape, ...]:
