@@ -11,7 +11,7 @@ from torch import Tensor
 from rankfold.kernels import reference
 from rankfold.kernels.chain_launch import Chain, Rows, launch_backward, launch_forward
 from rankfold.kernels.launch import tried, usable
-from rankfold.kernels.operators import Operator
+from rankfold.kernels.operators import Operator, given, of_three
 from rankfold.kernels.tiles import Sizes
 
 
@@ -37,7 +37,7 @@ def _forward(
     L (·, JL, R1), M (·, R1, JM, R2) and R (·, R2, JR) in their memory, by ``strides``. With bags, ``bag`` (N,) says
     where a row goes.
     """
-    tables, chain = _given(left, middle, right), Chain(tuple(places), Sizes(*sizes), tuple(strides))
+    tables, chain = given(left, middle, right), Chain(tuple(places), Sizes(*sizes), tuple(strides))
     rows = Rows(index, order, group, bag, scale)
     if usable(left) and (found := tried(launch_forward, rows, tables, chain, bags)) is not None:
         return found
@@ -66,19 +66,19 @@ def _backward(
     scale: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of the tables of ``chain_rows``; that of a missing one is empty."""
-    tables, chain = _given(left, middle, right), Chain(tuple(places), Sizes(*sizes), tuple(strides))
+    tables, chain = given(left, middle, right), Chain(tuple(places), Sizes(*sizes), tuple(strides))
     rows = Rows(index, order, group, bag, scale)
     if usable(left) and (gradients := tried(launch_backward, grad, rows, tables, chain)) is not None:
-        return _three(gradients)
+        return of_three(gradients)
     order = _order(index, order, places)
     found = reference.chain_rows_backward(grad, index, order, _seen(tables, chain), places, bag, scale)
     # they have the strides of what was seen, and so the entries of the tables in their memory
-    return _three([d.as_strided(table.shape, table.stride()) for d, table in zip(found, tables, strict=True)])
+    return of_three([d.as_strided(table.shape, table.stride()) for d, table in zip(found, tables, strict=True)])
 
 
 def _fake_backward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     _, _, _, _, left, middle, right, *_ = inputs
-    return _three([torch.empty_like(table) for table in _given(left, middle, right)])
+    return of_three([torch.empty_like(table) for table in given(left, middle, right)])
 
 
 def sorted_groups(index: Tensor, places: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -103,15 +103,6 @@ def _seen(tables: Sequence[Tensor], chain: Chain) -> list[Tensor]:
         table.as_strided((rows, *of_row), apart)
         for table, rows, of_row, apart in zip(tables, chain.places[1::2], sizes, strides, strict=False)
     ]
-
-
-def _given(*tables: Tensor | None) -> list[Tensor]:
-    return [table for table in tables if table is not None]
-
-
-def _three(gradients: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    left, middle, *right = gradients
-    return left, middle, right[0] if right else left.new_empty(0)
 
 
 def _save(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:

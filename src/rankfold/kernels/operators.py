@@ -5,7 +5,7 @@ An operator of torch can be compiled, but calling it takes the host longer than 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, final
 
@@ -48,6 +48,17 @@ class Operator:
     def __call__(self, *inputs: Any) -> Tensor:
         found: Tensor = self._operator(*inputs) if _is_traced(inputs) else _Direct.apply(self, *inputs)  # type: ignore[no-untyped-call]
         return found
+
+
+def given(*tables: Tensor | None) -> list[Tensor]:
+    """The tables that are there: an operator takes up to three."""
+    return [table for table in tables if table is not None]
+
+
+def of_three(gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of the tables that are there, and empty ones of those that are not."""
+    first, second, third = (*gradients, *(gradients[0].new_empty(0) for _ in range(3 - len(gradients))))
+    return first, second, third
 
 
 def _is_traced(inputs: tuple[Any, ...]) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rankfold.kernels import reference
 from rankfold.kernels.launch import is_wide, padded, precision, tried, usable, with_gradients, without_gaps
-from rankfold.kernels.operators import Operator
+from rankfold.kernels.operators import Operator, given, of_three
 
 
 class Tiles(NamedTuple):
@@ -48,7 +48,7 @@ def _forward(
     Up to three tables (·, R) and ``W`` (R, J). ``places`` are the pairs ``stride, size`` of the tables: a table's
     row is ``(i // stride) mod size`` for a flat index i. With bags, ``bag`` (N,) says where a row goes.
     """
-    tables = _given(first, second, third)
+    tables = given(first, second, third)
     inputs = index, tables, weight, places, bag, scale, bags
     if usable(weight) and (found := tried(launch_forward, *inputs)) is not None:
         return found
@@ -73,7 +73,7 @@ def _backward(
     scale: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of the tables of ``product_rows``, and of ``W``; those of missing tables are empty."""
-    tables = _given(first, second, third)
+    tables = given(first, second, third)
     inputs = grad, index, tables, weight, places, bag, scale
     if usable(weight) and (gradients := tried(launch_backward, *inputs)) is not None:
         return _four(gradients)
@@ -82,17 +82,12 @@ def _backward(
 
 def _fake_backward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     _, _, first, second, third, weight, *_ = inputs
-    return _four([torch.empty_like(table) for table in (*_given(first, second, third), weight)])
-
-
-def _given(*tables: Tensor | None) -> list[Tensor]:
-    return [table for table in tables if table is not None]
+    return _four([torch.empty_like(table) for table in (*given(first, second, third), weight)])
 
 
 def _four(gradients: list[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     *tables, weight = gradients
-    first, second, third = (*tables, *(weight.new_empty(0) for _ in range(3 - len(tables))))
-    return first, second, third, weight
+    return *of_three(tables), weight
 
 
 def _save(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
