@@ -114,7 +114,7 @@ def order_of_rows(rows: str, shapes: Shapes, rebuild: str, batch: int) -> str:
 @constant
 def _rebuilding_is_cheaper(equation: str, shapes: Shapes, rebuild: str, batch: int) -> bool:
     inputs, output = rebuild.split("->")
-    size = dict(_letter_sizes(inputs.split(","), shapes))
+    size = letter_sizes(inputs.split(","), shapes)
     operands, target = equation.split("->")
     first = operands.split(",", 1)[0]
     size[first[0]] = batch
@@ -129,7 +129,7 @@ def _rebuilding(rows: str, shapes: Shapes, rebuild: str, batch: int) -> tuple[st
     inputs, output = rebuild.split("->")
     if not output.startswith(rows):  # the batch goes to its columns
         return output, plan(rebuild, shapes).cost
-    size = dict(_letter_sizes(inputs.split(","), shapes))
+    size = letter_sizes(inputs.split(","), shapes)
     copy = copy_cost(batch * math.prod(size[c] for c in rows))
 
     def cost(order: str) -> float:
@@ -147,7 +147,7 @@ def plan(equation: str, shapes: Shapes) -> Plan:
     terms = inputs.split(",")
     if len(terms) == 1:
         return Plan((Step((0,), equation),), 0.0, math.prod(shapes[0]))
-    size = dict(_letter_sizes(terms, shapes))
+    size = letter_sizes(terms, shapes)
     found = cheapest_steps(terms, output, size)
     unknown = {**size, BATCH: UNKNOWN}
     steps = tuple(Step(step.positions, step.equation, pairwise(step.equation, unknown)) for step in found)
@@ -180,8 +180,13 @@ def _example_size(symbol: torch.SymInt) -> int:
     return _UNKNOWN_SIZE if hint is None else int(hint)
 
 
-def _letter_sizes(terms: Sequence[str], shapes: Shapes) -> list[tuple[str, int]]:
-    return [pair for term, shape in zip(terms, shapes, strict=True) for pair in zip(term, shape, strict=True)]
+def letter_sizes(terms: Sequence[str], shapes: Shapes) -> dict[str, int]:
+    """The size of every index letter, given those of operands.
+
+    >>> letter_sizes(["ab", "bc"], ((2, 3), (3, 4)))
+    {'a': 2, 'b': 3, 'c': 4}
+    """
+    return {letter: n for term, shape in zip(terms, shapes, strict=True) for letter, n in zip(term, shape, strict=True)}
 
 
 def _run(chosen: Plan, operands: Sequence[Tensor], bias: Tensor | None) -> Tensor:

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rankfold.contraction import contract, contract_rows, order_of_rows, rebuilding_is_cheaper
+from rankfold.contraction import contract, contract_rows, letter_sizes, order_of_rows, rebuilding_is_cheaper
 from rankfold.contraction_order import BATCH
 from rankfold.formats.blockwise import Pairs, blockwise_tt_svd
 from rankfold.formats.decompositions import balanced
@@ -150,8 +150,7 @@ class TensorFormat(ABC):
     @property
     def letter_sizes(self) -> dict[str, int]:
         """The size of every index letter, of modes and ranks."""
-        pairs = zip(self.subscripts, self.factor_shapes, strict=True)
-        return {letter: n for term, shape in pairs for letter, n in zip(term, shape, strict=True)}
+        return letter_sizes(self.subscripts, self.factor_shapes)
 
     def reconstruct(self, factors: Factors) -> Tensor:
         """The matrix ``A`` (I, J), padding cut away."""
