@@ -103,11 +103,8 @@ def in_own_precision(device: torch.device) -> AbstractContextManager[object]:
     Where it is off there is nothing to do, but a program that is traced now may run where it is on. Shapes on the meta
     device have no precision.
     """
-    if device.type == "meta":
-        return nullcontext()
-    if torch.compiler.is_compiling() or torch.is_autocast_enabled(device.type):
-        return torch.autocast(device.type, enabled=False)
-    return nullcontext()
+    lowered = device.type != "meta" and (torch.compiler.is_compiling() or torch.is_autocast_enabled(device.type))
+    return torch.autocast(device.type, enabled=False) if lowered else nullcontext()
 
 
 def wrong_layer(dense: object, expected: str) -> TypeError:
