@@ -33,3 +33,12 @@ def test_what_is_no_step_or_rank_determination_is_named() -> None:
         rf.CapturedStep(3)
     with pytest.raises(TypeError, match=r"ranks must be a rankfold.RankDetermination, or None, got 4"):
         rf.CapturedStep(print, 4)
+
+
+@pytest.mark.parametrize("other", [torch.ones(5), torch.ones(6).long()])
+def test_inputs_that_the_graph_would_convert_are_not_for_it(other: torch.Tensor) -> None:
+    captured = rf.CapturedStep(torch.sum)
+    assert captured._fits((other,))
+    captured._graph, captured._inputs = object(), (torch.ones(6),)  # as after a capture
+    assert captured._fits((torch.zeros(6),))
+    assert not captured._fits((other,))

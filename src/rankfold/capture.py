@@ -26,7 +26,7 @@ class CapturedStep:
     must not wait for the device (no ``.item()``, no printing), its inputs must keep their shapes, and the
     optimizer must be capturable, with its learning rate on the device:
     ``Adam(groups, lr=torch.tensor(2e-3), capturable=True)``.
-    On the CPU, and for inputs of another shape (a last, smaller batch), it simply runs.
+    On the CPU, and for inputs of another shape (a last, smaller batch) or dtype, it simply runs.
 
     >>> import rankfold as rf
     >>> model = rf.Linear(8, 6, config=rf.CP(max_rank=3))
@@ -79,7 +79,11 @@ class CapturedStep:
         return 0 if self._ranks is None else self._ranks.version
 
     def _fits(self, inputs: tuple[Tensor, ...]) -> bool:
-        return self._graph is None or [x.shape for x in inputs] == [x.shape for x in self._inputs]
+        """Whether the graph, if there is one, is of such inputs: it would convert what others hold."""
+        if self._graph is None:
+            return True
+        mine, given = ([(x.shape, x.dtype) for x in part] for part in (self._inputs, inputs))
+        return mine == given
 
     def _run_beside(self, inputs: tuple[Tensor, ...]) -> Tensor:
         """Run on a side stream, as a capture asks for; always the same one, as memory is cached for each by itself."""
