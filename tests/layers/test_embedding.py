@@ -4,9 +4,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import rankfold as rf
 from rankfold.layers import Embedding, EmbeddingBag
+from rankfold.layers.row_checks import check_index
 
 CONFIGS = [rf.CP(6), rf.Tucker(3), rf.TT(4), rf.TTM(4)]
 FORMAT_NAMES = ["cp", "tucker", "tt", "ttm"]
@@ -249,3 +251,10 @@ def second_derivative(rows, factors):
         factor.grad = None
     sum(g.pow(2).sum() for g in first).backward()
     return [factor.grad for factor in factors]
+
+
+def test_a_look_with_fake_tensors_leaves_nothing_behind():
+    """As those take who ask how much memory a model on a GPU will need."""
+    for _ in range(2):
+        with FakeTensorMode():
+            check_index(torch.zeros(5, dtype=torch.int64, device="cuda:0"), 10)

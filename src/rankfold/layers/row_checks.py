@@ -59,8 +59,9 @@ def check_index(index: Tensor, size: int) -> None:
         raise TypeError(f"indices must be a tensor of int32 or int64, got {type(index).__name__}")
     if index.dtype not in (torch.int32, torch.int64):
         raise TypeError(f"indices must be int32 or int64, got {index.dtype}")
-    if index.is_cuda and not torch.compiler.is_compiling():
-        # selecting checks its indices, in one kernel where comparing takes five; what is selected is of no use
+    if index.is_cuda and type(index) is Tensor and not torch.compiler.is_compiling():
+        # selecting checks its indices, in one kernel where comparing takes five; what is selected is of no use. Not for
+        # a fake tensor: the vector that is kept would be one, too, and of no use for others
         _of_size(size, index.dtype, index.device).index_select(0, index if index.dim() == 1 else index.reshape(-1))
         return
     valid = f"valid indices are 0 to {size - 1}"
