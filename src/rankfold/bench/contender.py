@@ -44,3 +44,17 @@ class Case:
     make_input: Callable[[torch.device], Tensor]
     contenders: tuple[Contender, ...]
     tf32: bool = False
+
+
+def failure(error: Exception) -> str:
+    """Why a contender takes no part.
+
+    >>> failure(NotImplementedError())
+    'fails: NotImplementedError'
+    """
+    return f"fails: {type(error).__name__}: {first_line(error)[:80]}".removesuffix(": ")
+
+
+def first_line(error: Exception) -> str:
+    """Of its message, which may have none."""
+    return (str(error).strip().splitlines() or [""])[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from rankfold.bench.contender import first_line
 from rankfold.bench.measure import Call
 
 _WARMUP_CALLS = 3
@@ -28,4 +29,4 @@ def captured_or_why(call: Call) -> Call | str:
     try:
         return captured(call)
     except RuntimeError as error:
-        return f"no graph: {(str(error).strip().splitlines() or [''])[0][:120]}"
+        return f"no graph: {first_line(error)[:120]}"

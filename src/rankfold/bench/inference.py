@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rankfold.bench.contender import failure
 from rankfold.bench.measure import Call, Timing, time_calls
 from rankfold.bench.networks import NETWORKS, Ranks
 from rankfold.experiments.mnist import NUM_PIXELS, classifier
@@ -117,7 +118,7 @@ def _made(runtime: str, model: nn.Module, x: Tensor, threads: int) -> Call | str
         if runtime != COMPILED:
             raise
         # a machine without a compiler still has all other figures
-        return f"fails: {type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:80]}"
+        return failure(error)
     return call
 
 

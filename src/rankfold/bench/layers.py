@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rankfold.bench.ceilings import Ceilings, forward_work, matmul_precision, training_work
-from rankfold.bench.contender import FIXED, Case, Contender
+from rankfold.bench.contender import FIXED, Case, Contender, failure
 from rankfold.bench.graph import captured_or_why
 from rankfold.bench.measure import CALLS_IN_A_ROW, Call, Timing, peak_memory, time_calls
 from rankfold.bench.profile import kernel_microseconds
@@ -140,7 +140,7 @@ def prepare(contender: Contender, x: Tensor, device: torch.device) -> Ready | st
     except Exception as error:  # a peer's failure is a result, not an end to the comparison
         if contender.library.startswith("rankfold"):
             raise
-        return f"fails: {type(error).__name__}: {str(error).splitlines()[0][:80]}"
+        return failure(error)
     return ready
 
 
