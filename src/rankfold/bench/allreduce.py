@@ -188,8 +188,13 @@ _WAYS = {
 
 
 def _size(count: float) -> str:
+    """Three digits.
+
+    >>> _size(4_264_960), _size(999_600)
+    ('4.26 MB', '1 MB')
+    """
     for unit in ("B", "kB", "MB"):
-        if count < 1000:
+        if count < 999.5:  # what is rounded to 1000 is 1 of the next unit
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:,.1f} GB"
