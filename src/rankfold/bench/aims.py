@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rankfold.bench.cases import FORMATS
 from rankfold.bench.contender import BAYESIAN, FIXED
 from rankfold.bench.peers import fastest, smallest
 from rankfold.grids import Grid
@@ -13,7 +14,6 @@ from rankfold.grids import Grid
 Records = Mapping[str, Mapping[str, Any]]
 
 _NOTHING = "–"
-_FORMATS = ("CP", "Tucker", "TT", "TTM")
 _ROWS = "Embedding 10,131,227 × 128, {} rows, {}"
 _SMALL, _SQUARE = "Linear 784 → 512, batch 128", "Linear 4096 → 4096, batch 4096"
 _WAYS = ("forward_backward_graph", "forward_backward")
@@ -35,28 +35,19 @@ def aims(records: Records) -> Grid:
 def _rows(records: Records) -> Iterator[tuple[str, ...]]:
     many = [_ROWS.format("65,536", skew) for skew in ("uniform", "skewed")]
     goal = _peer(many[1], "dense")
-    for format in _FORMATS:
+    for format in FORMATS:
         graph, eager = (max(_ms(records, "embedding", case, format, way) for case in many) for way in _WAYS)
         yield _line("65,536 rows", format, _peer(many[1], format), _BARS_OF_ROWS[format], goal, graph, eager)
     few = [_ROWS.format("2,048", skew) for skew in ("uniform", "skewed")]
     graph, eager = (max(_ms(records, "embedding", case, "TTM", way) for case in few) for way in _WAYS)
-    reached = _reached(eager, 0.5, graph, 0.1)
-    yield (
-        "2,048 rows",
-        "TTM",
-        _two(_peer(few[1], "TTM")),
-        "0.50 as it is",
-        "0.10",
-        _two(graph),
-        _two(eager),
-        reached,
-    )
+    cells = (_two(_peer(few[1], "TTM")), "0.50 as it is", "0.10", _two(graph), _two(eager))
+    yield ("2,048 rows", "TTM", *cells, _reached(eager, 0.5, graph, 0.1))
 
 
 def _memory(records: Records) -> Iterator[tuple[str, ...]]:
     """Extra memory, which was measured as it is, not in a graph."""
     many = [_ROWS.format("65,536", skew) for skew in ("uniform", "skewed")]
-    for format in _FORMATS:
+    for format in FORMATS:
         mib = max(_row(records, "embedding", case, format, FIXED)["extra_bytes"] for case in many) / 2**20
         cells = (f"{_smallest_peer(many[1], format):,} MiB", "70 MiB", "40 MiB", _NOTHING, f"{mib:.0f} MiB")
         yield ("65,536 rows, memory", format, *cells, _reached(mib, 70, mib, 40))
@@ -64,30 +55,22 @@ def _memory(records: Records) -> Iterator[tuple[str, ...]]:
 
 def _linear(records: Records) -> Iterator[tuple[str, ...]]:
     dense = _row(records, "linear", _SMALL, "dense", "torch.nn")["forward_backward_graph"]["median_ms"]
-    for format in _FORMATS:
+    for format in FORMATS:
         peer = _peer(_SMALL, format)
         graph, eager = (_ms(records, "linear", _SMALL, format, way) for way in _WAYS)
         yield _line(_SMALL, format, peer, peer, 2 * dense, graph, eager)
     graph, eager = (_ms(records, "linear", _SQUARE, "CP", way) for way in _WAYS)
     fast = _ms(records, "linear", f"{_SQUARE}, TF32", "CP", _WAYS[0])
     shown = f"{graph:.2f}, {fast:.2f} with TF32"
-    yield (
-        _SQUARE,
-        "CP",
-        _two(_peer(_SQUARE, "CP")),
-        "4.00",
-        "1.00 with TF32",
-        shown,
-        _two(eager),
-        _reached(graph, 4.0, fast, 1.0),
-    )
+    cells = (_two(_peer(_SQUARE, "CP")), "4.00", "1.00 with TF32", shown, _two(eager))
+    yield (_SQUARE, "CP", *cells, _reached(graph, 4.0, fast, 1.0))
 
 
 def _steps(records: Records) -> Iterator[tuple[str, ...]]:
     case = "Training step of the MNIST network, batch 128"
     graph, eager = (_ms(records, "step", case, "TTM", way, BAYESIAN) for way in ("step_graph", "step"))
     yield _line("Bayesian step, MNIST", "TTM", None, 0.35, 0.15, graph, eager)
-    for format in _FORMATS:
+    for format in FORMATS:
         graph, eager = (
             _ms(records, "step", case, format, way, BAYESIAN) / _ms(records, "step", case, format, way, FIXED)
             for way in ("step_graph", "step")

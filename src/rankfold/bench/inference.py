@@ -11,7 +11,7 @@ import importlib.util
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,7 @@ def run_inference(models: Mapping[tuple[str, Layout], nn.Module], setting: Setti
         inner = _IN_A_ROW if setting.device.type == "cpu" else 1
         times = time_calls(calls, setting.device, repeat, in_a_row=inner, pause_seconds=_PAUSE_SECONDS)
     for name, row in ready.items():
-        yield Row(row.case, row.library, row.format, row.layout, row.parameters, times[name])
+        yield replace(row, answer=times[name])
 
 
 def _made(runtime: str, model: nn.Module, x: Tensor, threads: int) -> Call | str:
