@@ -66,6 +66,24 @@ class Watcher:
     stop: Callable[[], bool] = lambda: False
     dense: Callable[[Epoch], None] = lambda epoch: None
 
+    def listener(self, note: Callable[[Epoch], None], epochs: int) -> Listener:
+        """Has every epoch noted, and stops where that is asked for; after the last epoch there is nothing to stop."""
+
+        def epoch_ended(epoch: Epoch) -> None:
+            note(epoch)
+            if epoch.epoch < epochs:
+                self._stop_if_asked()
+
+        def within_epoch(moment: Moment) -> None:
+            self.moment(moment)
+            self._stop_if_asked()
+
+        return Listener(epoch_ended, within_epoch)
+
+    def _stop_if_asked(self) -> None:
+        if self.stop():
+            raise StopAsked
+
 
 @final
 class JobRun:
@@ -132,12 +150,8 @@ class JobRun:
         return result
 
     def _run(self, watcher: Watcher) -> None:
-        def look(moment: Moment) -> None:
-            watcher.moment(moment)
-            self._stop_if_asked(watcher)
-
         try:
-            self._training.run(Listener(lambda epoch: self._note(epoch, watcher), look))
+            self._training.run(watcher.listener(lambda epoch: self._note(epoch, watcher), self.job.spec.epochs))
         except NumericalFault as error:
             write_failure(self.folder, self.num_steps, error)
             raise
@@ -145,21 +159,8 @@ class JobRun:
     def _compared(self, watcher: Watcher, warned: list[str]) -> Record:
         """The accuracy of the dense network; where its training fails, a warning, for the factors are as good."""
         spec = self.job.spec
-
-        def stop_if_asked(epoch: int) -> None:
-            if epoch < spec.epochs and watcher.stop():
-                raise StopAsked
-
-        def note(epoch: Epoch) -> None:
-            watcher.dense(epoch)
-            stop_if_asked(epoch.epoch)
-
-        def look(moment: Moment) -> None:
-            watcher.moment(moment)
-            stop_if_asked(moment.epoch - 1)
-
+        listener = watcher.listener(watcher.dense, spec.epochs)
         try:
-            listener = Listener(note, look)
             return {"dense_accuracy": dense_accuracy(self.network, spec, self.objective, self.data, listener)}
         except NumericalFault as error:
             return {"dense_accuracy": None, "warnings": [*warned, f"{error}, so there is nothing to compare with"]}
@@ -187,11 +188,6 @@ class JobRun:
         with (self.folder / EPOCHS_FILE).open("a", encoding="utf-8") as file:
             file.write(_line(record))
         watcher.epoch(record)
-        self._stop_if_asked(watcher)
-
-    def _stop_if_asked(self, watcher: Watcher) -> None:
-        if len(self.history) < self.job.spec.epochs and watcher.stop():
-            raise StopAsked
 
     def _record(self, epoch: Epoch, extras: Mapping[str, Any]) -> Record:
         """An epoch as it stands in the result; a quantity has no accuracy, and its NLL is that in its own unit."""
