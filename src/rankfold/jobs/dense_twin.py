@@ -10,9 +10,7 @@ import torch
 from rankfold.experiments.progress import Epoch, Listener
 from rankfold.experiments.spec import Spec
 from rankfold.experiments.task import Data
-from rankfold.experiments.training import Training
 from rankfold.health import NumericalFault
-from rankfold.jobs.hiding import hiding
 from rankfold.jobs.objective import Objective
 from rankfold.jobs.preparation import ModelName, Network, Preparation
 from rankfold.jobs.targets import Quantity
@@ -43,16 +41,7 @@ def dense_accuracy(network: Network, spec: Spec, objective: Objective, data: Dat
             raise NumericalFault(f"the NLL of the dense network became NaN or infinite in epoch {epoch.epoch}")
         listener.epoch(epoch)
 
-    training = Training(
-        model,
-        data.train,
-        spec.dense(),
-        epochs=spec.epochs,
-        stage=STAGE,
-        folder=None,  # it is trained again after an interruption
-        loss=objective.loss(model),
-        augment=hiding(objective.unknown_rows, data.train.device),
-        count_right=objective.count_right,
-    )
+    # without checkpoints: it is trained again after an interruption
+    training = objective.training(model, data.train, spec.dense(), STAGE, None)
     training.run(replace(listener, epoch=check))
     return objective.quick_scores(model, data.evaluation)["evaluation_accuracy"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import final
 
 import torch
@@ -12,8 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rankfold.experiments.clicks import click_loss
+from rankfold.experiments.spec import Spec
 from rankfold.experiments.task import Examples, num_right
-from rankfold.jobs.hiding import is_unknown, with_one_hidden
+from rankfold.experiments.training import Training
+from rankfold.jobs.hiding import hiding, is_unknown, with_one_hidden
 from rankfold.jobs.preparation import Preparation
 from rankfold.jobs.targets import Classes, Quantity
 from rankfold.layers.base import posterior_mean
@@ -59,6 +62,20 @@ class Objective:
     def count_right(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """How many outputs agree with their labels; none of a quantity ever does."""
         return outputs.new_zeros(()) if isinstance(self.target, Quantity) else num_right(outputs, labels)
+
+    def training(self, model: nn.Module, examples: Examples, spec: Spec, stage: str, folder: Path | None) -> Training:
+        """The training of a network towards this; ``folder`` is for checkpoints, if there are to be any."""
+        return Training(
+            model,
+            examples,
+            spec,
+            epochs=spec.epochs,
+            stage=stage,
+            folder=folder,
+            loss=self.loss(model),
+            augment=hiding(self.unknown_rows, examples.device),
+            count_right=self.count_right,
+        )
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         """Of all classes, (B, C), in float64."""

@@ -28,10 +28,8 @@ from rankfold.experiments.provenance import peak_memory, provenance, start_measu
 from rankfold.experiments.results import write_record
 from rankfold.experiments.run import about_model, timing
 from rankfold.experiments.task import Data, Examples
-from rankfold.experiments.training import Training
 from rankfold.health import NumericalFault
 from rankfold.jobs.dense_twin import dense_accuracy
-from rankfold.jobs.hiding import hiding
 from rankfold.jobs.job import CHECKPOINT_FOLDER, MODEL_FOLDER, Job, write_failure, write_preparation
 from rankfold.jobs.networks import build
 from rankfold.jobs.objective import Objective
@@ -107,17 +105,8 @@ class JobRun:
         self.model = build(self.network, job.spec).to(device)
         self.before = accounting(self.model).total
         self.starting_ranks = current_ranks(self.model)
-        self._training = Training(
-            self.model,
-            self.data.train,
-            job.spec,
-            epochs=job.spec.epochs,
-            stage=CHECKPOINT_FOLDER,
-            folder=folder / CHECKPOINT_FOLDER,
-            loss=self.objective.loss(self.model),
-            augment=hiding(self.objective.unknown_rows, device),
-            count_right=self.objective.count_right,
-        )
+        place = folder / CHECKPOINT_FOLDER
+        self._training = self.objective.training(self.model, self.data.train, job.spec, CHECKPOINT_FOLDER, place)
         extras = _read_extras(folder / EPOCHS_FILE)
         self.history = [self._record(epoch, extras.get(epoch.epoch, {})) for epoch in self._training.history]
 
