@@ -422,10 +422,10 @@ def test_a_run_stopped_within_an_epoch_ends_as_one_that_was_not(as_json, tmp_pat
     assert run("train", data, *options, "--quiet", "--out", tmp_path / "whole").exit_code == 0
     show = train_output.Output.show_moment
 
-    def press_after_two_steps(self, run, moment, *rest):
+    def press_after_two_steps(self, moment):
         if (moment.epoch, moment.step) == (2, 2):
             signal.raise_signal(signal.SIGINT)
-        show(self, run, moment, *rest)
+        show(self, moment)
 
     with monkeypatch.context() as patch:
         patch.setattr(training, "MOMENT_SECONDS", 0.0)
@@ -449,9 +449,9 @@ def test_a_run_stopped_within_an_epoch_ends_as_one_that_was_not(as_json, tmp_pat
 def test_a_run_that_is_stopped_after_its_numbers_broke_has_failed(tmp_path, monkeypatch):
     data, options = data_of("classes", tmp_path)
 
-    def break_and_press(self, run, *_):
+    def break_and_press(self, moment):
         with torch.no_grad():
-            next(run.model.parameters()).fill_(torch.nan)
+            next(self.run.model.parameters()).fill_(torch.nan)
         signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patch:

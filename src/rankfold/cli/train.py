@@ -97,7 +97,7 @@ def train(
         raise refusal(error) from error
     check_folder(folder)
     try:
-        _train(run, Output(quiet, as_json), resume)
+        _train(Output(run, quiet, as_json), resume)
     except Unheard as error:
         say_no_more()
         _say_error(f"{error}; {how_to_go_on(run)}")
@@ -174,8 +174,8 @@ def _run_name(data: Path) -> str:
 # Training and what is shown of it ---------------------------------------------------------------------
 
 
-def _train(run: JobRun, output: Output, resumed: bool) -> None:
-    console = Console()
+def _train(output: Output, resumed: bool) -> None:
+    run, console = output.run, output.console
     speaks = not (output.quiet or output.as_json)
     if speaks:
         console.print(opening(run), markup=False, highlight=False, soft_wrap=not console.is_terminal)
@@ -184,27 +184,23 @@ def _train(run: JobRun, output: Output, resumed: bool) -> None:
     live = speaks and console.is_terminal
     with stop_requests(patience if live else lambda number: f"{patience(number)}\n") as requests:
         try:
-            result = _watched(run, output, console, requests, live)
+            result = _watched(output, requests, live)
         except Unheard:
             raise  # asks to stop too, and is told in other words
         except (StopAsked, KeyboardInterrupt) as stop:
-            _say_stopped(run, output, console, stop)
+            _say_stopped(output, stop)
             raise typer.Exit(exit_code(requests)) from None
         except (NumericalFault, OSError) as error:
             _say_error(why(run, error))
             raise typer.Exit(FAILED) from error
-    _say_result(run, result, output, console)
+    _say_result(output, result)
 
 
-def _watched(run: JobRun, output: Output, console: Console, requests: list[int], live: bool) -> Record:
-    with Live(above_cursor(under_way(run)), console=console, auto_refresh=False) if live else nullcontext() as display:
-        watcher = Watcher(
-            epoch=lambda record: output.show(run, console, display),
-            moment=lambda moment: output.show_moment(run, moment, console, display),
-            stop=lambda: bool(requests),
-            dense=lambda epoch: output.show_dense(run, epoch, console, display),
-        )
-        return run.train(watcher)
+def _watched(output: Output, requests: list[int], live: bool) -> Record:
+    screen = Live(above_cursor(under_way(output.run)), console=output.console, auto_refresh=False) if live else None
+    shown = replace(output, live=screen)
+    with screen or nullcontext():
+        return output.run.train(Watcher(shown.show, shown.show_moment, lambda: bool(requests), shown.show_dense))
 
 
 def _say_error(what: str) -> None:
@@ -212,7 +208,8 @@ def _say_error(what: str) -> None:
 
 
 @saying()
-def _say_stopped(run: JobRun, output: Output, console: Console, stop: BaseException) -> None:
+def _say_stopped(output: Output, stop: BaseException) -> None:
+    run, console = output.run, output.console
     if output.as_json:
         done = (len(run.history), 0) if is_finished(run) else run.checkpoint
         epoch, step = done or (0, 0)  # steps of the epoch after that
@@ -225,7 +222,8 @@ def _say_stopped(run: JobRun, output: Output, console: Console, stop: BaseExcept
 
 
 @saying()
-def _say_result(run: JobRun, result: Record, output: Output, console: Console) -> None:
+def _say_result(output: Output, result: Record) -> None:
+    run, console = output.run, output.console
     if output.as_json:
         kept = {key: value for key, value in result.items() if key != "history"}
         typer.echo(json.dumps({"event": "result", "folder": str(run.folder), **kept}, ensure_ascii=False))

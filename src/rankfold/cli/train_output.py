@@ -17,7 +17,7 @@ from rankfold.cli.stopping import above_cursor
 from rankfold.cli.train_screen import dense_line, progress_line, screen
 from rankfold.experiments.progress import Epoch, Moment
 from rankfold.jobs.dense_twin import STAGE
-from rankfold.jobs.running import JobRun
+from rankfold.jobs.running import JobRun, Record
 
 _LINES = 20  # of epochs, where there is no terminal
 
@@ -25,50 +25,49 @@ _LINES = 20  # of epochs, where there is no terminal
 @final
 @dataclass(frozen=True)
 class Output:
-    """How much is shown, and how."""
+    """How much of a run is shown, and where: in a live display, if there is one."""
 
+    run: JobRun
     quiet: bool
     as_json: bool
+    console: Console = field(default_factory=Console)
+    live: Live | None = None
     _silence: Silence = field(default_factory=Silence)
 
     @saying()
-    def show(self, run: JobRun, console: Console, live: Live | None) -> None:
+    def show(self, epoch: Record) -> None:
         """The epoch that has just ended."""
-        now = run.history[-1]
-        every = max(1, run.job.spec.epochs // _LINES)
+        self._show_epoch("epoch", epoch, progress_line(self.run))
+
+    @saying()
+    def show_dense(self, epoch: Epoch) -> None:
+        """The epoch of the dense network that has just ended."""
+        line = dense_line(self.run, epoch)
+        self._show_epoch("dense epoch", asdict(epoch), line, line)
+
+    def _show_epoch(self, event: str, epoch: Record, line: str, *below_screen: str) -> None:
+        every = max(1, self.run.job.spec.epochs // _LINES)
         if self.quiet:
             return
         if self.as_json:
-            typer.echo(json.dumps({"event": "epoch", **now}, ensure_ascii=False))
-        elif live is not None:
-            live.update(above_cursor(screen(run)), refresh=True)
-        elif now["epoch"] % every == 0 or now["epoch"] == 1:
-            self._silence.broken()
-            console.print(progress_line(run), highlight=False, soft_wrap=True)
+            typer.echo(json.dumps({"event": event, **epoch}, ensure_ascii=False))
+        elif self.live is not None:
+            self.live.update(above_cursor(screen(self.run), *below_screen), refresh=True)
+        elif epoch["epoch"] % every == 0 or epoch["epoch"] == 1:
+            self._say(line)
 
     @saying()
-    def show_moment(self, run: JobRun, moment: Moment, console: Console, live: Live | None) -> None:
+    def show_moment(self, moment: Moment) -> None:
         """How far the epoch under way is."""
-        line = moment_line(moment, run.job.spec.epochs)
+        line = moment_line(moment, self.run.job.spec.epochs)
         if moment.stage == STAGE:
             line = f"dense, to compare with: {line}"
-        if live is not None:
-            parts = [screen(run)] if run.history else []
-            live.update(above_cursor(*parts, Text(line, style="dim")), refresh=True)
+        if self.live is not None:
+            parts = [screen(self.run)] if self.run.history else []
+            self.live.update(above_cursor(*parts, Text(line, style="dim")), refresh=True)
         elif not (self.quiet or self.as_json) and self._silence.is_long():
-            self._silence.broken()
-            console.print(line, highlight=False, soft_wrap=True)
+            self._say(line)
 
-    @saying()
-    def show_dense(self, run: JobRun, epoch: Epoch, console: Console, live: Live | None) -> None:
-        """The epoch of the dense network that has just ended."""
-        every = max(1, run.job.spec.epochs // _LINES)
-        if self.quiet:
-            return
-        if self.as_json:
-            typer.echo(json.dumps({"event": "dense epoch", **asdict(epoch)}, ensure_ascii=False))
-        elif live is not None:
-            live.update(above_cursor(screen(run), dense_line(run, epoch)), refresh=True)
-        elif epoch.epoch % every == 0 or epoch.epoch == 1:
-            self._silence.broken()
-            console.print(dense_line(run, epoch), highlight=False, soft_wrap=True)
+    def _say(self, line: str) -> None:
+        self._silence.broken()
+        self.console.print(line, highlight=False, soft_wrap=True)
