@@ -29,17 +29,15 @@ from rankfold.experiments.results import write_record
 from rankfold.predictive import predict
 from rankfold.reporting.run import DEMO_FILE
 
-_DEFAULT = Settings()
-
 
 def demo(
-    format: o.Format = _DEFAULT.format,
-    prior: o.Prior = _DEFAULT.prior,
+    format: o.Format = Settings.format,
+    prior: o.Prior = Settings.prior,
     kl_weight: Annotated[
         float, typer.Option(min=0.0, help="The one trade-off between size and fit: larger means smaller models.")
-    ] = _DEFAULT.kl_weight,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = _DEFAULT.epochs,
-    seed: o.Seed = _DEFAULT.seed,
+    ] = Settings.kl_weight,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = Settings.epochs,
+    seed: o.Seed = Settings.seed,
     out: Annotated[
         Path,
         typer.Option(

@@ -12,13 +12,12 @@ from rankfold.cli.writing import check_folder, writing
 from rankfold.experiments.results import Places
 
 NOTHING_DRAWN = 1
-_DEFAULT = Places()
 
 
 def figures(
     names: Annotated[list[str] | None, typer.Argument(help="Figures such as fig5-priors; all if none.")] = None,
-    results: Annotated[Path, typer.Option(help="Folder of the result files.")] = _DEFAULT.results,
-    experiments: Annotated[Path, typer.Option(help="Folder of the tables.")] = _DEFAULT.experiments,
+    results: Annotated[Path, typer.Option(help="Folder of the result files.")] = Places.results,
+    experiments: Annotated[Path, typer.Option(help="Folder of the tables.")] = Places.experiments,
     out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("docs/figures"),
 ) -> None:
     """Draw the figures of the paper from the results there are, as PNG files.

@@ -10,8 +10,6 @@ from pathlib import Path
 from rankfold.experiments.planning import Request
 from rankfold.experiments.results import Places
 
-_DEFAULT = Places()
-
 Kept = tuple[Request, Places]
 
 
@@ -55,9 +53,9 @@ def _has_results(request: Request, places: Places) -> bool:
 
 def _command(name: str, request: Request, places: Places) -> str:
     words = ["rankfold", name, request.table, *(f"--{option}" for option in request.variant)]
-    if places.experiments != _DEFAULT.experiments:
+    if places.experiments != Places.experiments:
         words += ["--experiments", str(places.experiments)]
-    if places.results != _DEFAULT.results:
+    if places.results != Places.results:
         words += ["--results", str(places.results)]
     return shlex.join(words)
 

@@ -29,7 +29,6 @@ from rankfold.experiments.runner import Event, execute
 from rankfold.experiments.spec import task_name
 
 FAILED = 1
-_DEFAULT = Places()
 _GO_ON = "Give the same command again to go on."
 
 
@@ -54,9 +53,9 @@ def reproduce(
     validation: Annotated[
         bool, typer.Option("--validation", help="Hold training examples back and look at those, not at the test set.")
     ] = False,
-    experiments: Annotated[Path, typer.Option(help="Folder of the tables.")] = _DEFAULT.experiments,
-    results: Annotated[Path, typer.Option(help="Folder for the result files.")] = _DEFAULT.results,
-    runs: Annotated[Path, typer.Option(help="Folder for checkpoints and trained models.")] = _DEFAULT.runs,
+    experiments: Annotated[Path, typer.Option(help="Folder of the tables.")] = Places.experiments,
+    results: Annotated[Path, typer.Option(help="Folder for the result files.")] = Places.results,
+    runs: Annotated[Path, typer.Option(help="Folder for checkpoints and trained models.")] = Places.runs,
     verify: Annotated[bool, typer.Option(help="Insist on the published data, by checksum.")] = True,
 ) -> None:
     """Run the rows of a table that have no result yet, and the rows they need.

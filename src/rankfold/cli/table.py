@@ -26,7 +26,6 @@ from rankfold.experiments.tables import brief_grid, grids
 from rankfold.grids import Grid, Style, render, write_between_markers
 
 NOTHING_THERE = 2
-_DEFAULT = Places()
 
 
 def table(
@@ -38,8 +37,8 @@ def table(
     brief: Annotated[bool, typer.Option("--brief", help="Size and accuracy of the main rows alone.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="The results of reproduce --quick, without targets.")] = False,
     validation: Annotated[bool, typer.Option("--validation", help="The results of reproduce --validation.")] = False,
-    experiments: Annotated[Path, typer.Option(help="Folder of the tables.")] = _DEFAULT.experiments,
-    results: Annotated[Path, typer.Option(help="Folder of the result files.")] = _DEFAULT.results,
+    experiments: Annotated[Path, typer.Option(help="Folder of the tables.")] = Places.experiments,
+    results: Annotated[Path, typer.Option(help="Folder of the result files.")] = Places.results,
 ) -> None:
     """Show our results of a table beside the paper's, averaged over seeds, and which targets are met.
 
