@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 import typer
+
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; cuda if there is one.")]
 
 
 def chosen_device(name: str) -> torch.device:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from rankfold.cli.device import chosen_device
+from rankfold.cli.device import Device, chosen_device
 from rankfold.cli.reading import refusal
 from rankfold.cli.train_options import MOST_SEED
 from rankfold.cli.writing import check_folder, writing
@@ -36,7 +36,7 @@ def predict(
     ),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if there is one.")] = False,
     seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="The same seed gives the same draws.")] = 0,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; cuda if there is one.")] = "",
+    device: Device = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Predict for new data: class probabilities with their spread, or mean and standard deviation of a number.

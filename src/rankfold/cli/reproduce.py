@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from rankfold.cli.device import chosen_device
+from rankfold.cli.device import Device, chosen_device
 from rankfold.cli.kept_results import command_to_show, folder_of
 from rankfold.cli.reproduce_screen import KEPT_AT_ONCE, Board, final_lines
 from rankfold.cli.saying import Unheard, say_no_more, saying
@@ -38,7 +38,7 @@ def reproduce(
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Runs per row, with seeds 0, 1, …; 3, or 1 with --quick.")
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; cuda if there is one.")] = "",
+    device: Device = "",
     jobs: Annotated[int, typer.Option(min=1, help="Runs side by side, each in a process of its own.")] = 1,
     data: Annotated[
         Path | None, typer.Option(help="Folder of the data sets, or Criteo's file; RANKFOLD_DATA or ./data if none.")

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.live import Live
 
 from rankfold.cli import train_options as o
-from rankfold.cli.device import chosen_device
+from rankfold.cli.device import Device, chosen_device
 from rankfold.cli.reading import refusal
 from rankfold.cli.saying import Unheard, say_no_more, saying
 from rankfold.cli.stopping import above_cursor, exit_code, nothing_written_yet, patience, stop_requests
@@ -56,7 +56,7 @@ def train(
     seed: o.Seed = 0,
     validation_share: o.ValidationShare = 0.1,
     dense: o.Dense = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; cuda if there is one.")] = "",
+    device: Device = "",
     out: Annotated[
         Path | None, typer.Option(file_okay=False, help="Folder of the run; runs/NAME after the data if left out.")
     ] = None,
