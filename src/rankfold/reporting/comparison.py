@@ -9,7 +9,7 @@ from typing import final
 
 from rankfold.reporting.drawings import Dot, scatter
 from rankfold.reporting.layers_section import Column, table
-from rankfold.reporting.markup import Html, element
+from rankfold.reporting.markup import Html, element, section
 from rankfold.reporting.run import Run
 from rankfold.reporting.training_section import figure
 from rankfold.reporting.wording import count, number, percent, times
@@ -67,13 +67,7 @@ def comparison(rows: Sequence[Row], subject: Run | None) -> Html | None:
     if len(rows) < 2:
         return None
     chosen = next((n for n, row in enumerate(rows) if subject in row.runs), None)
-    return element(
-        "section",
-        {"id": "comparison"},
-        element("h2", None, "Comparison"),
-        _scatter(rows, chosen),
-        _table(rows, chosen),
-    )
+    return section("comparison", "Comparison", _scatter(rows, chosen), _table(rows, chosen))
 
 
 def extremes(rows: Sequence[Row]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from rankfold.counts_table import bytes_text
 from rankfold.experiments.spec import OF_RANK_DETERMINATION
 from rankfold.reporting.cautions import cautions
-from rankfold.reporting.markup import Html, element
+from rankfold.reporting.markup import Html, element, section
 from rankfold.reporting.run import Run
 from rankfold.reporting.wording import count, duration
 
@@ -37,13 +37,8 @@ def facts(run: Run, sizes: Mapping[str, int]) -> Html:
         ("Data", _data(run.record)),
         ("Files", {name: bytes_text(size) for name, size in sizes.items()}),
     ]
-    return element(
-        "section",
-        {"id": "facts"},
-        element("h2", None, "Settings and circumstances"),
-        _warnings(run),
-        element("div", {"class": "facts"}, *(_list(title, values) for title, values in lists if values)),
-    )
+    shown = element("div", {"class": "facts"}, *(_list(title, values) for title, values in lists if values))
+    return section("facts", "Settings and circumstances", _warnings(run), shown)
 
 
 def settings(run: Run) -> dict[str, str]:

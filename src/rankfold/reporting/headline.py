@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rankfold.reporting.comparison import best_score
 from rankfold.reporting.drawings import squares
-from rankfold.reporting.markup import Html, element, join
+from rankfold.reporting.markup import Html, element, header, join
 from rankfold.reporting.run import Run
 from rankfold.reporting.wording import count, duration, number, percent, points, times
 
@@ -13,14 +13,8 @@ def headline(run: Run) -> Html:
     """Title, the one number, and a few beside it."""
     epochs = f"{len(run.history)} epochs" if run.history else ""
     about = " · ".join(part for part in (run.subject, run.method, epochs) if part)
-    return element(
-        "header",
-        None,
-        element("p", {"class": "over"}, "rankfold report"),
-        element("h1", None, run.name),
-        element("p", {"class": "about"}, about),
-        element("div", {"class": "hero"}, _main_number(run), _size_drawing(run), element("dl", None, *_tiles(run))),
-    )
+    hero = element("div", {"class": "hero"}, _main_number(run), _size_drawing(run), element("dl", None, *_tiles(run)))
+    return header(run.name, about, hero)
 
 
 def _main_number(run: Run) -> Html:

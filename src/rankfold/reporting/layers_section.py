@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rankfold.reporting.layers import Layer, sums_of
-from rankfold.reporting.markup import Html, element, join
+from rankfold.reporting.markup import Html, element, join, section
 from rankfold.reporting.run import Cut, Run
 from rankfold.reporting.wording import count, modes, ranks_change, times
 
@@ -54,13 +54,8 @@ def layers(run: Run, found: Sequence[Layer]) -> Html | None:
     columns += [("parameters", "n"), ("dense", "n"), ("smaller", "n")]
     sums = sums_of(run, found)
     rows = [_row(layer, planted) for layer in [*found, *sums]]
-    return element(
-        "section",
-        {"id": "layers"},
-        element("h2", None, "Layers"),
-        table(columns, rows, _caption(run, found), kinds={len(rows) - 1: "total"} if sums else None),
-        _history_of_cuts(run),
-    )
+    counts = table(columns, rows, _caption(run, found), kinds={len(rows) - 1: "total"} if sums else None)
+    return section("layers", "Layers", counts, _history_of_cuts(run))
 
 
 def _caption(run: Run, found: Sequence[Layer]) -> str:

@@ -31,6 +31,17 @@ def element(name: str, attributes: Mapping[str, Value] | None = None, *children:
     return Html(f"<{start}>{join(*children)}</{name}>")
 
 
+def section(name: str, title: str, *parts: str | None) -> Html:
+    """A section of the page under its heading."""
+    return element("section", {"id": name}, element("h2", None, title), *parts)
+
+
+def header(title: str, about: str, *parts: str | None) -> Html:
+    """The top of every page."""
+    over, below = element("p", {"class": "over"}, "rankfold report"), element("p", {"class": "about"}, about)
+    return element("header", None, over, element("h1", None, title), below, *parts)
+
+
 def join(*children: str | None) -> Html:
     """Markup and text one after the other.
 

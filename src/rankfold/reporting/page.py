@@ -13,7 +13,7 @@ from rankfold.reporting.facts_section import facts
 from rankfold.reporting.headline import headline
 from rankfold.reporting.layers import Layer, layers_of
 from rankfold.reporting.layers_section import layers
-from rankfold.reporting.markup import Html, element, join
+from rankfold.reporting.markup import Html, element, header, join
 from rankfold.reporting.quality_section import quality
 from rankfold.reporting.run import Run
 from rankfold.reporting.saved import file_sizes, run_folder, saved_model
@@ -91,15 +91,8 @@ def make_report(subject: Run | None, others: Sequence[Run] = ()) -> Report:
 def _table_header(rows: Sequence[Row]) -> Html:
     tables = list(dict.fromkeys(row.runs[0].subject for row in rows))
     runs = sum(len(row.runs) for row in rows)
-    return element(
-        "header",
-        None,
-        element("p", {"class": "over"}, "rankfold report"),
-        element("h1", None, ", ".join(tables)),
-        element(
-            "p", {"class": "about"}, f"{len(rows)} row{'s' * (len(rows) != 1)}, {count(runs)} runs. {extremes(rows)}"
-        ),
-    )
+    about = f"{len(rows)} row{'s' * (len(rows) != 1)}, {count(runs)} runs. {extremes(rows)}"
+    return header(", ".join(tables), about)
 
 
 def _document(title: str, body: Html) -> str:

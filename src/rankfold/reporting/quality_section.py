@@ -7,7 +7,7 @@ from typing import Any
 
 from rankfold.reporting.drawings import Strip, calibration_diagram, picture, strip_chart
 from rankfold.reporting.layers_section import Column, table
-from rankfold.reporting.markup import Html, element, join
+from rankfold.reporting.markup import Html, element, join, section
 from rankfold.reporting.run import Run
 from rankfold.reporting.training_section import figure
 from rankfold.reporting.wording import PREDICTIONS, SCORES, count, one_answer, percent, score, score_name
@@ -23,7 +23,7 @@ def quality(run: Run, bins: Mapping[str, Bins]) -> Html | None:
     parts = [_score_table(run), _drawings(run, bins)]
     if not any(parts):
         return None
-    return element("section", {"id": "quality"}, element("h2", None, "Predictions and their uncertainty"), *parts)
+    return section("quality", "Predictions and their uncertainty", *parts)
 
 
 def _score_table(run: Run) -> Html | None:

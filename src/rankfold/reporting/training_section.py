@@ -8,7 +8,7 @@ from typing import final
 
 from rankfold.reporting.charts import Mark, Series, line_chart
 from rankfold.reporting.drawings import Strip, strip_chart
-from rankfold.reporting.markup import Html, element, join
+from rankfold.reporting.markup import Html, element, join, section
 from rankfold.reporting.run import Run
 from rankfold.reporting.wording import count, modes, number, percent, ranks_change
 
@@ -38,7 +38,7 @@ def training(
         _group("Size and objective", _grid([*_size_chart(run, marks), *_objective_charts(run, marks)])),
         _group("λ, the prior variance of each rank", _of_layers(_lambda_charts(run, saved_variances, marks), sizes)),
     ]
-    return element("section", {"id": "training"}, element("h2", None, "Training"), *groups)
+    return section("training", "Training", *groups)
 
 
 def _group(title: str, content: Html | None) -> Html | None:
