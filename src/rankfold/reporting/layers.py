@@ -9,7 +9,7 @@ from typing import Any, final
 
 import torch
 
-from rankfold.counts import Accounting, accounting
+from rankfold.counts import accounting
 from rankfold.formats import BY_NAME, TensorFormat
 from rankfold.manifest import StoredTensor
 from rankfold.reporting.run import Run
@@ -113,42 +113,29 @@ def _layer_of_tensor(name: str, tensor: StoredTensor, bias: int) -> Layer:
 
 def _from_task(run: Run) -> dict[str, Layer]:
     """From the network of the table, if at these ranks it has the parameters that the run reports."""
-    before, after = (_account(run, ranks) for ranks in (run.ranks_before, run.ranks_after))
-    if before is None or after is None or after.total.final_parameters != run.final_parameters:
-        return {}
-    pairs = zip(before.layers, after.layers, strict=True)
-    return {
-        last.name: Layer(
-            last.name,
-            first.ranks,
-            last.ranks,
-            last.format,
-            last.in_dims,
-            last.out_dims,
-            last.counts.dense_parameters,
-            first.counts.final_parameters,
-            last.counts.final_parameters,
-            last.shared_with,
-        )
-        for first, last in pairs
-    }
+    try:
+        account = _account(run)
+        if account is None or account["total"]["final_parameters"] != run.final_parameters:
+            return {}
+        entries = [{**entry, "ranks_before": run.ranks_before[entry["name"]]} for entry in account["layers"]]
+        return {entry["name"]: _layer_of_account(entry) for entry in entries}
+    except (TypeError, ValueError, KeyError):
+        return {}  # the table was another one when the run was made
 
 
-def _account(run: Run, ranks: Mapping[str, Sequence[int]]) -> Accounting | None:
-    """The table's network at these ranks, counted without numbers; ``None`` for a table that is not known."""
+def _account(run: Run) -> dict[str, Any] | None:
+    """The table's network at the ranks of the end, counted without numbers; ``None`` for a table that is not known."""
     from rankfold.experiments.registry import TASKS
     from rankfold.experiments.spec import Spec
     from rankfold.surgery import tensorize_
 
-    if run.table not in TASKS or not ranks:
+    if run.table not in TASKS or not run.ranks_after:
         return None
-    try:
-        configs = TASKS[run.table].tensor_configs(Spec(**run.spec), "fixed", ranks)
-        with torch.device("meta"):
-            network = TASKS[run.table].network()
-        return accounting(tensorize_(network, None, overrides=configs))
-    except (TypeError, ValueError, KeyError):
-        return None  # the table was another one when the run was made
+    task = TASKS[run.table]
+    configs = task.tensor_configs(Spec(**run.spec), "fixed", run.ranks_after)
+    with torch.device("meta"):
+        network = task.network()
+    return accounting(tensorize_(network, None, overrides=configs)).as_dict()
 
 
 def _folded(format: str, in_dims: Sequence[int], out_dims: Sequence[int], ranks: Sequence[int]) -> TensorFormat:
