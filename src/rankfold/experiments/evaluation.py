@@ -62,6 +62,4 @@ def hard_example(model: nn.Module, examples: Examples) -> dict[str, Any]:
 
 def _rounded(values: Tensor) -> Any:
     """Lists with four digits: what a figure shows."""
-    if values.dim() == 0:
-        return round(float(values), 4)
-    return [_rounded(value) for value in values.cpu()]
+    return values.double().round(decimals=4).tolist()
