@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import asdict
 from itertools import combinations_with_replacement
 
 import numpy as np
@@ -175,7 +176,7 @@ def test_integers_of_numpy_are_kept_as_pythons():
     assert {type(n) for n in kept} == {int}
     assert [step for step in range(75) if schedule.checks_at(step)] == [60, 67, 74]
     tables = Tables(sizes=tuple(np.full(26, 5)), min_count=np.int64(2))
-    assert json.loads(json.dumps(tables.as_dict()))["min_count"] == 2
+    assert json.loads(json.dumps(asdict(tables)))["min_count"] == 2
 
 
 def test_integers_of_numpy_are_taken_by_layers_and_predictions():

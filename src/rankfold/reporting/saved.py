@@ -28,7 +28,6 @@ class SavedModel:
         variances: λ at the end, by layer, one list per rank.
     """
 
-    folder: Path
     tensors: Mapping[str, StoredTensor]
     bias_sizes: Mapping[str, int]
     variances: Mapping[str, Sequence[Sequence[float]]]
@@ -44,7 +43,7 @@ def saved_model(folder: Path) -> SavedModel | None:
         return None
     try:
         tensors = {weight_name(tensor.name): tensor for tensor in read_manifest(folder).tensors}
-        return SavedModel(folder, tensors, *_numbers(folder / TENSORS_FILE, tensors))
+        return SavedModel(tensors, *_numbers(folder / TENSORS_FILE, tensors))
     except (ValueError, OSError, SafetensorError):
         return None  # a report needs no model
 

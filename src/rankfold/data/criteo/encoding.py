@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, final
+from dataclasses import dataclass
+from typing import Literal, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,9 +75,6 @@ class Tables:
         if self.hashing == "large":
             return size >= _LARGE and 2 * len(counts.table()[0]) < size
         return self.hashing == "always"
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @final

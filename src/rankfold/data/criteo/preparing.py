@@ -14,7 +14,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -145,7 +145,7 @@ def _prepare(paths: Sequence[Path], folder: Path, tables: Tables, tally: Tally, 
             "files": [str(path) for path in paths],
             "file_rows": file_rows,
             "sizes": [encoder.size for encoder in encoders],
-            "tables": tables.as_dict(),
+            "tables": asdict(tables),
             "malformed": tally.count,
             "examples": tally.examples,
         }
@@ -228,7 +228,7 @@ def _fingerprint(paths: Sequence[Path], tables: Tables) -> str:
             files.append([path.name, path.stat().st_size, path.stat().st_mtime_ns])
         except OSError as error:
             raise _unreadable(path, error) from error
-    settings: list[Any] = [_VERSION, files, tables.as_dict()]
+    settings: list[Any] = [_VERSION, files, asdict(tables)]
     return hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
 
 
