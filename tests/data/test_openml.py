@@ -25,8 +25,14 @@ def table(arrays):
 
 
 @pytest.fixture
-def source():
-    """A tiny data set, its arrays, and a fetch function that notes how it was called."""
+def stand_in(monkeypatch):
+    """Puts a function in the place of scikit-learn's."""
+    return lambda fetch: monkeypatch.setattr("sklearn.datasets.fetch_openml", fetch)
+
+
+@pytest.fixture
+def source(stand_in):
+    """A tiny data set, its arrays, and how the stand-in that gives them was called."""
     data_set, arrays = make("mnist", 0)
     calls = []
 
@@ -34,11 +40,12 @@ def source():
         calls.append((name, options))
         return table(arrays)
 
-    return SimpleNamespace(data_set=data_set, arrays=arrays, fetch=fetch, calls=calls)
+    stand_in(fetch)
+    return SimpleNamespace(data_set=data_set, arrays=arrays, calls=calls)
 
 
 def test_the_files_hold_what_was_published(source, tmp_path):
-    place = download(source.data_set, tmp_path, fetch=source.fetch)
+    place = download(source.data_set, tmp_path)
     assert place == tmp_path / "mnist"
     assert sorted(os.listdir(place)) == sorted(f"{file.name}.gz" for file in source.data_set.files)
     for file, array in source.arrays.items():
@@ -54,24 +61,25 @@ def test_the_files_hold_what_was_published(source, tmp_path):
 def test_a_set_of_which_only_the_test_part_is_needed(source, tmp_path):
     part = source.data_set.parts[1]
     only_test = DataSet("fashion-mnist", "x", (part,))
-    place = download(only_test, tmp_path, fetch=source.fetch)
+    place = download(only_test, tmp_path)
     assert sorted(os.listdir(place)) == [f"{part.images.name}.gz", f"{part.labels.name}.gz"]
 
 
 def test_it_goes_where_data_are_looked_for(source, tmp_path, monkeypatch):
     monkeypatch.setenv("RANKFOLD_DATA", str(tmp_path / "sets"))
-    assert download(source.data_set, fetch=source.fetch) == tmp_path / "sets" / "mnist"
+    assert download(source.data_set) == tmp_path / "sets" / "mnist"
 
 
 def test_damaged_files_are_replaced(source, tmp_path):
     write(tmp_path / "mnist", {file: array[:1] for file, array in source.arrays.items()})
-    place = download(source.data_set, tmp_path, fetch=source.fetch)
+    place = download(source.data_set, tmp_path)
     for file, array in source.arrays.items():
         assert gzip.decompress((place / f"{file.name}.gz").read_bytes()) == encode(array)
 
 
 @pytest.mark.parametrize("kind", ["one pixel", "order", "one label"])
-def test_other_data_are_not_written(source, kind, tmp_path):
+def test_other_data_are_not_written(source, stand_in, kind, tmp_path):
+    @stand_in
     def fetch(name, **options):
         result = table(source.arrays)
         if kind == "one pixel":
@@ -83,29 +91,31 @@ def test_other_data_are_not_written(source, kind, tmp_path):
         return result
 
     with pytest.raises(DownloadError, match=r"not the published data.*nothing was written"):
-        download(source.data_set, tmp_path, fetch=fetch)
+        download(source.data_set, tmp_path)
     assert not (tmp_path / "mnist").exists()
 
 
-def test_a_table_of_another_size_is_refused(source, tmp_path):
+def test_a_table_of_another_size_is_refused(source, stand_in, tmp_path):
+    @stand_in
     def fetch(name, **options):
         result = table(source.arrays)
         return SimpleNamespace(data=result.data[1:], target=result.target[1:])
 
     with pytest.raises(DownloadError, match=r"pixels \(9, 784\) and labels \(9,\), expected \(10, 784\) and \(10,\)"):
-        download(source.data_set, tmp_path, fetch=fetch)
+        download(source.data_set, tmp_path)
 
 
 @pytest.mark.parametrize(
     "error", [URLError("no address"), TimeoutError("too slow"), IncompleteRead(b""), ValueError("no such data set")]
 )
-def test_without_a_network_the_message_says_how_to_do_without(source, error, tmp_path):
+def test_without_a_network_the_message_says_how_to_do_without(source, stand_in, error, tmp_path):
+    @stand_in
     def fetch(name, **options):
         warnings.warn("Retrying...", stacklevel=2)  # an error in these tests, unless it is hushed
         raise error
 
     with pytest.raises(DownloadError) as caught:
-        download(source.data_set, tmp_path, fetch=fetch)
+        download(source.data_set, tmp_path)
     message = str(caught.value)
     assert str(error) in message
     assert all(f"{file.name}.gz" in message for file in source.data_set.files)
@@ -116,21 +126,16 @@ def test_without_a_network_the_message_says_how_to_do_without(source, error, tmp
 def test_a_folder_that_cannot_be_written_to_is_noticed_before_the_download(source, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match=r"file is a file, not a folder\); choose another place"):
-        download(source.data_set, tmp_path / "file", fetch=source.fetch)
+        download(source.data_set, tmp_path / "file")
     assert not source.calls
 
 
 @pytest.mark.parametrize(("data_set", "name"), [(MNIST, "mnist_784"), (FASHION_MNIST, "Fashion-MNIST")])
-def test_each_data_set_has_its_name_at_openml(data_set, name, tmp_path):
+def test_each_data_set_has_its_name_at_openml(data_set, name, stand_in, tmp_path):
+    @stand_in
     def fetch(asked, **options):
         assert asked == name
         raise URLError("enough")
 
     with pytest.raises(DownloadError, match="enough"):
-        download(data_set, tmp_path, fetch=fetch)
-
-
-def test_scikit_learn_is_asked_unless_told_otherwise(source, tmp_path, monkeypatch):
-    monkeypatch.setattr("sklearn.datasets.fetch_openml", source.fetch)
-    download(source.data_set, tmp_path)
-    assert len(source.calls) == 1
+        download(data_set, tmp_path)

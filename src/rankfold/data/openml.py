@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
-from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,10 @@ from rankfold.data.location import VARIABLE, data_root
 from rankfold.data.mnist import DataFile, DataSet, checksum
 from rankfold.whole_files import check_writable
 
-Fetch = Callable[..., Any]
 Arrays = dict[DataFile, NDArray[np.uint8]]
 
 
-def download(data_set: DataSet, folder: str | os.PathLike[str] | None = None, *, fetch: Fetch | None = None) -> Path:
+def download(data_set: DataSet, folder: str | os.PathLike[str] | None = None) -> Path:
     """Fetch a data set into the subfolder of its name in the data root, and say where it is.
 
     Nothing is written unless all of it is what was published.
@@ -34,11 +32,10 @@ def download(data_set: DataSet, folder: str | os.PathLike[str] | None = None, *,
     Args:
         data_set: ``MNIST`` or ``FASHION_MNIST``, of which the test part is fetched.
         folder: the data root; if left out, ``RANKFOLD_DATA`` or ``./data``.
-        fetch: stands in for :func:`sklearn.datasets.fetch_openml`.
     """
     place = data_root(folder) / data_set.name
     check_writable(place / data_set.files[0].name)  # before a long download
-    arrays = _arrays(data_set, *_fetch_table(data_set, fetch))
+    arrays = _arrays(data_set, *_fetch_table(data_set))
     for file, array in arrays.items():
         _check_identity(file, array, data_set)
     for file, array in arrays.items():
@@ -46,15 +43,18 @@ def download(data_set: DataSet, folder: str | os.PathLike[str] | None = None, *,
     return place
 
 
-def _fetch_table(data_set: DataSet, fetch: Fetch | None) -> tuple[NDArray[Any], NDArray[Any]]:
+def _fetch_table(data_set: DataSet) -> tuple[NDArray[Any], NDArray[Any]]:
     """Pixels (N, 784) and labels (N,), as OpenML gives them."""
-    fetch = fetch or _sklearn()
+    from sklearn import datasets
+
     try:
         # without a cache scikit-learn would fetch the table twice: to check it, and to read it
         with tempfile.TemporaryDirectory() as cache, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # each retry gives one; if none helps, the error below says it once
             # this parser needs no pandas
-            table = fetch(data_set.openml, version=1, as_frame=False, parser="liac-arff", data_home=cache)
+            table = datasets.fetch_openml(
+                data_set.openml, version=1, as_frame=False, parser="liac-arff", data_home=cache
+            )
     except (OSError, HTTPException, ValueError) as error:
         raise DownloadError(
             f"{data_set.name} could not be fetched from OpenML ({error}). Is there a network? Without one, copy "
@@ -62,13 +62,6 @@ def _fetch_table(data_set: DataSet, fetch: Fetch | None) -> tuple[NDArray[Any], 
             f"name the folder above it with --data or in the environment variable {VARIABLE}"
         ) from error
     return np.asarray(table.data), np.asarray(table.target)
-
-
-def _sklearn() -> Fetch:
-    from sklearn import datasets
-
-    fetch: Fetch = datasets.fetch_openml
-    return fetch
 
 
 def _arrays(data_set: DataSet, pixels: NDArray[Any], labels: NDArray[Any]) -> Arrays:
