@@ -29,8 +29,7 @@ def check_memory(runs: Sequence[Run], task: Task, device: torch.device) -> None:
     dense = {run.row: run.spec for run in runs if run.spec.method == "dense" or run.spec.compresses}
     if not task.too_large or not dense:
         return
-    with torch.device("meta"):
-        count = count_parameters(task.network())
+    count = count_parameters(task.network_on_meta())
     decays = any(spec.weight_decay for spec in dense.values())
     needed, there = adam_bytes(count) if decays else _BYTES * count, memory_of(device)
     if needed > there:

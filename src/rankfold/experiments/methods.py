@@ -120,10 +120,10 @@ def _train_too_large(spec: Spec, workshop: Workshop, folder: Path) -> Trained:
     """The dense network, made on the device where it is trained; its memory may be that of the one that is kept."""
     if folder not in _kept:
         _kept.clear()
-        model = materialized(_on_meta(workshop.task), workshop.device)
+        model = materialized(workshop.task.network_on_meta(), workshop.device)
         _kept[folder] = Trained(model, _train_rows_in_use(model, spec, workshop))
         model.cpu()
-    model = _on_meta(workshop.task)
+    model = workshop.task.network_on_meta()
     model.load_state_dict(_kept[folder].model.state_dict(), assign=True)
     return Trained(model.to(workshop.device), _kept[folder].history)
 
@@ -144,7 +144,7 @@ def _train_tensorized(spec: Spec, workshop: Workshop, inference: Inference) -> T
     """Factors from the first step: at a fixed rank, or with a prior that finds it."""
     torch.manual_seed(spec.seed)
     configs = workshop.task.tensor_configs(spec, inference)
-    network = _on_meta(workshop.task) if workshop.task.too_large else workshop.task.network()
+    network = workshop.task.network_on_meta() if workshop.task.too_large else workshop.task.network()
     model = tensorize_(network, None, overrides=configs)
     return Trained(model, workshop.train(model, spec, epochs=spec.epochs, stage="train"))
 
@@ -159,12 +159,6 @@ def _train_then_compress(spec: Spec, workshop: Workshop, ranks: Ranks | None) ->
     model = copy.deepcopy(tensorize_(dense.model.to(device), None, overrides=configs, trained=True))
     tuned = workshop.train(model, spec, epochs=spec.fine_tune_epochs, stage="fine-tune")
     return Trained(model, [*dense.history, *tuned])
-
-
-def _on_meta(task: Task) -> nn.Module:
-    """The dense network without its memory."""
-    with torch.device("meta"):
-        return task.network()
 
 
 def _fingerprint(spec: Spec, num_data: int) -> str:

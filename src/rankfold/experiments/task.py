@@ -169,6 +169,11 @@ class Task:
     needs: str | None = None
     remark: Callable[[Mapping[str, Any]], str | None] | None = None
 
+    def network_on_meta(self) -> nn.Module:
+        """The dense network without its memory."""
+        with torch.device("meta"):
+            return self.network()
+
     def tensor_configs(
         self, spec: Spec, inference: Inference, ranks: Mapping[str, Sequence[int]] | None = None
     ) -> dict[str, TensorConfig]:

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-import torch
-
 from rankfold.counts import accounting
 from rankfold.formats import BY_NAME, TensorFormat
 from rankfold.manifest import StoredTensor
@@ -133,9 +131,7 @@ def _account(run: Run) -> dict[str, Any] | None:
         return None
     task = TASKS[run.table]
     configs = task.tensor_configs(Spec(**run.spec), "fixed", run.ranks_after)
-    with torch.device("meta"):
-        network = task.network()
-    return accounting(tensorize_(network, None, overrides=configs)).as_dict()
+    return accounting(tensorize_(task.network_on_meta(), None, overrides=configs)).as_dict()
 
 
 def _folded(format: str, in_dims: Sequence[int], out_dims: Sequence[int], ranks: Sequence[int]) -> TensorFormat:
