@@ -9,7 +9,6 @@ from typing import Annotated, TypeVar
 
 import torch
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from rankfold.bench.cases import Sizes, all_cases, conv_case, embedding_cases, linear_cases, with_formats
@@ -23,6 +22,7 @@ from rankfold.bench.step import run_steps
 from rankfold.bench.tensorly_peer import MISSING, installed_version
 from rankfold.cli.bench_run import CORES, Job, Session, check_threads, chosen_formats, chosen_numbers
 from rankfold.cli.bench_table import summary_table
+from rankfold.cli.reading import failure
 
 bench = typer.Typer(
     help="Time and weigh rankfold beside torch.nn and tensorly-torch, on the same work in one run.",
@@ -198,8 +198,7 @@ def memory(
     try:
         session.run(_with(only, jobs))
     except ProcessFailed as error:
-        Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(1) from error
+        raise failure(error) from error
 
 
 @bench.command()

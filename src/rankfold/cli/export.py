@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from rankfold.architecture import Architecture, Input, find_network, rebuild
 from rankfold.checkpoint import MANIFEST_FILE, read_manifest
-from rankfold.cli.reading import refusal
+from rankfold.cli.reading import failure, refusal
 from rankfold.cli.writing import writing
 from rankfold.counts import accounting
 from rankfold.data.errors import DataError
@@ -31,7 +31,6 @@ from rankfold.whole_files import write_whole
 
 Figures = dict[str, Any]
 
-FAILED = 1
 _NO_BYTES = f"No matrix or factor has {MIN_ENTRIES} entries or more: --int8 has changed nothing."
 _NO_LAYER = {
     "halves": "No linear layer of this model has halves (TTM has none): --layout halves has changed nothing.",
@@ -94,8 +93,7 @@ def export(
         with writing(target, "OUT"):
             figures = _write(network, target, example, layout, int8)
     except ExportError as error:
-        Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(FAILED) from error
+        raise failure(error) from error
     if as_json:
         typer.echo(json.dumps(figures, indent=2))
     else:

@@ -1,8 +1,9 @@
-"""Requests and data that are wrong, as errors of the command line."""
+"""Requests and data that are wrong, and what fails though they are right, as errors of the command line."""
 
 from __future__ import annotations
 
 import typer
+from rich.console import Console
 
 
 def refusal(error: Exception) -> typer.BadParameter:
@@ -13,3 +14,9 @@ def refusal(error: Exception) -> typer.BadParameter:
         )
         return typer.BadParameter(what)
     return typer.BadParameter(str(error))
+
+
+def failure(why: object) -> typer.Exit:
+    """To raise, once ``why`` is said."""
+    Console(stderr=True).print(f"error: {why}", style="red", markup=False, highlight=False, soft_wrap=True)
+    return typer.Exit(1)

@@ -12,12 +12,11 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
 from rich.live import Live
 
 from rankfold.cli import train_options as o
 from rankfold.cli.device import Device, chosen_device
-from rankfold.cli.reading import refusal
+from rankfold.cli.reading import failure, refusal
 from rankfold.cli.saying import Unheard, say_no_more, saying
 from rankfold.cli.stopping import above_cursor, exit_code, nothing_written_yet, patience, stop_requests
 from rankfold.cli.train_output import Output
@@ -33,8 +32,6 @@ from rankfold.jobs.job import JOB_FILE, Job, check_not_failed, learn_again
 from rankfold.jobs.preparation import counted
 from rankfold.jobs.running import JobRun, Record, Watcher
 from rankfold.reporting.run import RUN_FILE
-
-FAILED = 1
 
 
 def train(
@@ -100,8 +97,7 @@ def train(
         _train(Output(run, quiet, as_json), resume)
     except Unheard as error:
         say_no_more()
-        _say_error(f"{error}; {how_to_go_on(run)}")
-        raise typer.Exit(FAILED) from error
+        raise failure(f"{error}; {how_to_go_on(run)}") from error
 
 
 # What to train ----------------------------------------------------------------------------------------
@@ -191,8 +187,7 @@ def _train(output: Output, resumed: bool) -> None:
             _say_stopped(output, stop)
             raise typer.Exit(exit_code(requests)) from None
         except (NumericalFault, OSError) as error:
-            _say_error(why(run, error))
-            raise typer.Exit(FAILED) from error
+            raise failure(why(run, error)) from error
     _say_result(output, result)
 
 
@@ -201,10 +196,6 @@ def _watched(output: Output, requests: list[int], live: bool) -> Record:
     shown = replace(output, live=screen)
     with screen or nullcontext():
         return output.run.train(Watcher(shown.show, shown.show_moment, lambda: bool(requests), shown.show_dense))
-
-
-def _say_error(what: str) -> None:
-    Console(stderr=True).print(f"error: {what}", style="red", markup=False, soft_wrap=True)
 
 
 @saying()
