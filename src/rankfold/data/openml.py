@@ -49,8 +49,8 @@ def _fetch_table(data_set: DataSet) -> tuple[NDArray[Any], NDArray[Any]]:
 
     try:
         # without a cache scikit-learn would fetch the table twice: to check it, and to read it
-        with tempfile.TemporaryDirectory() as cache, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # each retry gives one; if none helps, the error below says it once
+        # each retry gives a warning; if none helps, the error below says it once
+        with tempfile.TemporaryDirectory() as cache, warnings.catch_warnings(action="ignore"):
             # this parser needs no pandas
             table = datasets.fetch_openml(
                 data_set.openml, version=1, as_frame=False, parser="liac-arff", data_home=cache

@@ -51,8 +51,7 @@ def perform(run: Run, places: Places, device: torch.device, listener: Listener =
     data = task.prepare(load_data(run, places, device), run.spec)
     folder = run.folder(places)
     workshop = Workshop(task, data, folder, places.runs / run.table / "shared", listener)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         trained = train(run.spec, workshop, oracle)
     start = time.perf_counter()
     if task.settle is not None:

@@ -107,8 +107,7 @@ class Training:
 
     def run(self, listener: Listener = Listener()) -> list[Epoch]:
         """Train to the end, and tell the listener."""
-        with warnings.catch_warnings(record=True) as self._caught:
-            warnings.simplefilter("always")
+        with warnings.catch_warnings(record=True, action="always") as self._caught:
             self._run(listener)
         for warned in (*self._warned_before, *(warning.message for warning in self._caught)):
             warnings.warn(warned, stacklevel=2)

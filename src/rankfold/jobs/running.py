@@ -127,8 +127,7 @@ class JobRun:
     def train(self, watcher: Watcher) -> Record:
         """Train to the end, evaluate, and leave the result in the folder; it is also returned."""
         self._begin()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        with warnings.catch_warnings(record=True, action="always") as caught:
             self._run(watcher)
         self.objective.settle(self.model, self.data.train, self.job.spec.seed)
         result = self._result(sorted({str(warning.message) for warning in caught}))
