@@ -19,10 +19,9 @@ from torch import Tensor, nn
 
 from rankfold.architecture import Architecture, Input, find_network, rebuild
 from rankfold.checkpoint import MANIFEST_FILE, read_manifest
-from rankfold.cli.reading import failure, refusal
+from rankfold.cli.reading import failure, refusing
 from rankfold.cli.writing import writing
 from rankfold.counts import accounting
-from rankfold.data.errors import DataError
 from rankfold.export import ExportError, export_onnx, export_program
 from rankfold.export.int8 import MIN_ENTRIES
 from rankfold.export.layouts import Layout, changes
@@ -85,10 +84,8 @@ def export(
     target = out or run / "model.onnx"
     if target.suffix not in (".onnx", ".pt2") or (int8 and target.suffix == ".pt2"):
         raise typer.BadParameter(f"the file must end in .onnx, or in .pt2 without --int8, got {target}")
-    try:
+    with refusing():
         network, example = _load(run, model, [Input.parse(text) for text in input or []])
-    except (DataError, ValueError, OSError) as error:
-        raise refusal(error) from error
     try:
         with writing(target, "OUT"):
             figures = _write(network, target, example, layout, int8)

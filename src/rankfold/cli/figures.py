@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rankfold.cli.reading import refusal
+from rankfold.cli.reading import refusing
 from rankfold.cli.writing import check_folder, writing
 from rankfold.experiments.results import Places
 
@@ -39,12 +39,11 @@ def figures(
     for name in names or FIGURES:
         file = out / f"{name}.png"
         try:
-            figure = FIGURES[name](Places(experiments, results))
+            with refusing():
+                figure = FIGURES[name](Places(experiments, results))
         except MissingResults as missing:
             typer.echo(f"– {name} left out: {missing}")
             continue
-        except (ValueError, OSError) as error:
-            raise refusal(error) from error
         with writing(file):
             save(figure, file)
         typer.echo(f"✓ {file}")

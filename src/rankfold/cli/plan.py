@@ -9,9 +9,8 @@ import typer
 from rich.console import Console
 
 from rankfold.cli import train_options as o
-from rankfold.cli.reading import refusal
+from rankfold.cli.reading import refusing
 from rankfold.cli.train_screen import column_lines, data_line
-from rankfold.data.errors import DataError
 from rankfold.jobs.job import Job
 from rankfold.jobs.networks import planned
 from rankfold.jobs.preparation import Learned, counted
@@ -57,10 +56,8 @@ def plan(
 
     Exit codes: 0 done, 2 the request or the data are wrong.
     """
-    try:
+    with refusing():
         job, learned = o.asked_for(context.params, data)
-    except (DataError, ValueError, OSError) as error:
-        raise refusal(error) from error
     found = planned(learned.preparation.network(job.model), job.spec)
     if as_json:
         typer.echo(json.dumps(_as_dict(job, learned, found), indent=2, ensure_ascii=False))

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from rankfold.cli.device import Device, chosen_device
-from rankfold.cli.reading import refusal
+from rankfold.cli.reading import refusal, refusing
 from rankfold.cli.train_options import MOST_SEED
 from rankfold.cli.writing import check_folder, writing
 from rankfold.data.errors import DataError
@@ -58,11 +58,9 @@ def predict(
     import_module("torchmetrics")  # for the scores
     if samples == 1:
         raise typer.BadParameter("one draw has no spread; take 0 for the mean, or at least 2", param_hint="--samples")
-    try:
+    with refusing():
         finished = FinishedRun.open(run, chosen_device(device))
         examples = finished.preparation.read(data)
-    except (DataError, ValueError, OSError) as error:
-        raise refusal(error) from error
     if out != _STDOUT and out.exists() and not overwrite:
         raise typer.BadParameter(f"{out} exists; choose another file, or give --overwrite", param_hint="--out")
     if out != _STDOUT:

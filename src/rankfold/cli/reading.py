@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import typer
 from rich.console import Console
+
+from rankfold.data.errors import DataError
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Within this context what is wrong with a request or its data is an error of the command line."""
+    try:
+        yield
+    except (DataError, ValueError, OSError) as error:
+        raise refusal(error) from error
 
 
 def refusal(error: Exception) -> typer.BadParameter:

@@ -9,9 +9,8 @@ from typing import Annotated
 
 import typer
 
-from rankfold.cli.reading import refusal
+from rankfold.cli.reading import refusing
 from rankfold.cli.writing import check_folder, writing
-from rankfold.data.errors import DataError
 from rankfold.jobs.finished import check_finished_if_trained
 from rankfold.reporting.checking import UnreadableRun
 from rankfold.reporting.page import Report, make_report
@@ -54,12 +53,10 @@ def report(
 
     Exit codes: 0 written, 2 the request is wrong.
     """
-    try:
+    with refusing():
         subject, others = _read(runs)
         target = _target(runs[0], out)
         made = make_report(subject, others)
-    except (DataError, ValueError, OSError) as error:
-        raise refusal(error) from error
     events: dict[str, str] = {}
     if tensorboard is not None:
         _write_events(tensorboard, [run for row in made.rows for run in row.runs])

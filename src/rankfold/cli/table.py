@@ -16,7 +16,7 @@ from rankfold.cli.kept_results import (
     kept_elsewhere,
     kept_in_folder_itself,
 )
-from rankfold.cli.reading import refusal
+from rankfold.cli.reading import refusal, refusing
 from rankfold.cli.writing import writing
 from rankfold.experiments.planning import Request
 from rankfold.experiments.registry import TASKS
@@ -79,11 +79,8 @@ def _summary(request: Request, places: Places) -> Summary:
 
 def _written(file: Path, name: str, tables: Sequence[Grid]) -> str:
     """Put the tables into their section of a file; what to say of it."""
-    try:
-        with writing(file, "--write"):
-            changed = write_between_markers(file, f"table {name}", render(tables, "markdown"))
-    except (ValueError, OSError) as error:
-        raise refusal(error) from error
+    with refusing(), writing(file, "--write"):
+        changed = write_between_markers(file, f"table {name}", render(tables, "markdown"))
     return f"{file} is {'now' if changed else 'already'} up to date"
 
 

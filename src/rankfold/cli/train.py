@@ -16,14 +16,13 @@ from rich.live import Live
 
 from rankfold.cli import train_options as o
 from rankfold.cli.device import Device, chosen_device
-from rankfold.cli.reading import failure, refusal
+from rankfold.cli.reading import failure, refusing
 from rankfold.cli.saying import Unheard, say_no_more, saying
 from rankfold.cli.stopping import above_cursor, exit_code, nothing_written_yet, patience, stop_requests
 from rankfold.cli.train_output import Output
 from rankfold.cli.train_screen import hints, opening, result_table
 from rankfold.cli.train_wording import how_to_go_on, is_finished, under_way, what_is_kept, where_it_goes_on, why
 from rankfold.cli.writing import check_folder
-from rankfold.data.errors import DataError
 from rankfold.experiments.progress import StopAsked
 from rankfold.health import NumericalFault
 from rankfold.jobs.dense_twin import check_has_twin
@@ -86,12 +85,9 @@ def train(
     129 by a terminal that is closed.
     """
     folder, chosen = out or Path("runs") / _run_name(data), chosen_device(device)
-    try:
-        with nothing_written_yet():
-            import_module("torchmetrics")  # what the end needs is missed at the start
-            run = _resumed(context, data, folder, chosen) if resume else _new(context.params, data, folder, chosen)
-    except (DataError, ValueError, OSError) as error:
-        raise refusal(error) from error
+    with refusing(), nothing_written_yet():
+        import_module("torchmetrics")  # what the end needs is missed at the start
+        run = _resumed(context, data, folder, chosen) if resume else _new(context.params, data, folder, chosen)
     check_folder(folder)
     try:
         _train(Output(run, quiet, as_json), resume)
