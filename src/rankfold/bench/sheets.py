@@ -91,12 +91,13 @@ def _microseconds(value_ms: float) -> str:
     return f"{1e3 * value_ms:,.1f}"
 
 
-def _count(key: str) -> Callable[[_Row, _Sheet], str]:
-    return lambda row, sheet: NOTHING if row.get(key) is None else f"{row[key]:,}"
+def _value(key: str, show: Callable[[Any], str] = "{:,}".format) -> Callable[[_Row, _Sheet], str]:
+    """What a row has under a key: a count, unless it is shown in another way."""
+    return lambda row, sheet: NOTHING if row.get(key) is None else show(row[key])
 
 
-def _mib(key: str) -> Callable[[_Row, _Sheet], str]:
-    return lambda row, sheet: NOTHING if row.get(key) is None else f"{row[key] / 2**20:,.1f}"
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.1f}"
 
 
 def _over_floor(*keys: str) -> Callable[[_Row, _Sheet], str]:
@@ -112,10 +113,6 @@ def _over_floor(*keys: str) -> Callable[[_Row, _Sheet], str]:
 def _fastest(row: _Row, *keys: str) -> float | None:
     medians = [row[key]["median_ms"] for key in keys if row.get(key) is not None]
     return min(medians, default=None)
-
-
-def _floor(row: _Row, sheet: _Sheet) -> str:
-    return NOTHING if row.get("floor_ms") is None else milliseconds(row["floor_ms"])
 
 
 def _fastest_peer(row: _Row, sheet: _Sheet) -> str:
@@ -150,10 +147,6 @@ def _over_dense(row: _Row, sheet: _Sheet) -> str:
     return f"{dense[0]['answer']['median_ms'] / row['answer']['median_ms']:.2f}×"
 
 
-def _text(key: str) -> Callable[[_Row, _Sheet], str]:
-    return lambda row, sheet: row.get(key) or NOTHING
-
-
 def _kernels(kind: str) -> Callable[[_Row, _Sheet], str]:
     return lambda row, sheet: f"{row['kernels'][kind]:,.1f}" if kind in (row.get("kernels") or {}) else NOTHING
 
@@ -164,37 +157,37 @@ def _all_kernels(row: _Row, sheet: _Sheet) -> str:
 
 _KERNELS = (*(_Column(kind, _kernels(kind)) for kind in KINDS), _Column("all", _all_kernels))
 _LAYER = (
-    _Column("parameters", _count("parameters")),
+    _Column("parameters", _value("parameters")),
     _Column("forward, ms", _time("forward")),
     _Column("forward + backward, ms", _time("forward_backward")),
     _Column("graph: forward, ms", _time("forward_graph")),
     _Column("graph: forward + backward, ms", _time("forward_backward_graph")),
-    _Column("memory, MiB", _mib("extra_bytes")),
-    _Column("floor, ms", _floor),
+    _Column("memory, MiB", _value("extra_bytes", _mib)),
+    _Column("floor, ms", _value("floor_ms", milliseconds)),
     _Column("over floor", _over_floor("forward_backward", "forward_backward_graph")),
     _Column("fastest peer, ms", _fastest_peer),
 )
 _COLUMNS = {
     "step": (
-        _Column("parameters", _count("parameters")),
+        _Column("parameters", _value("parameters")),
         _Column("step, ms", _time("step")),
         _Column("graph: step, ms", _time("step_graph")),
         _Column("over fixed rank", _over_fixed),
         _Column("epoch, s", _epoch),
-        _Column("memory, MiB", _mib("memory_bytes")),
-        _Column("kernel launches", _count("launches")),
-        _Column("floor, ms", _floor),
+        _Column("memory, MiB", _value("memory_bytes", _mib)),
+        _Column("kernel launches", _value("launches")),
+        _Column("floor, ms", _value("floor_ms", milliseconds)),
         _Column("over floor", _over_floor("step", "step_graph")),
     ),
     "memory": (
-        _Column("parameters", _count("parameters")),
-        _Column("peak, MiB", _mib("peak_bytes")),
-        _Column("least, MiB", _mib("least_bytes")),
-        _Column("how", _text("how")),
+        _Column("parameters", _value("parameters")),
+        _Column("peak, MiB", _value("peak_bytes", _mib)),
+        _Column("least, MiB", _value("least_bytes", _mib)),
+        _Column("how", _value("how", str)),
         _Column("smallest peer, MiB", _smallest_peer),
     ),
     "inference": (
-        _Column("parameters", _count("parameters")),
+        _Column("parameters", _value("parameters")),
         _Column("answer, µs", _time("answer", _microseconds)),
         _Column("faster than dense", _over_dense),
     ),
