@@ -86,15 +86,14 @@ def _in_short(row: Row) -> str:
 
 
 def _scatter(rows: Sequence[Row], chosen: int | None) -> Html | None:
-    scored = [(n, row, row.accuracy) for n, row in enumerate(rows) if row.accuracy is not None]
+    scored = [(n, row, accuracy) for n, row in enumerate(rows) if (accuracy := row.accuracy) is not None]
     if len(scored) < 2:
         return None
-    best = max(accuracy for _, _, accuracy in scored if accuracy is not None)
+    best = max(accuracy for _, _, accuracy in scored)
     few = len(scored) <= _MOST_NAMES
     dots = [
         Dot(row.name, row.size, accuracy, row.colour, few or n == chosen or row.colour == _DENSE or accuracy == best)
         for n, row, accuracy in scored
-        if accuracy is not None
     ]
     words = "; ".join(f"{dot.name} {percent(dot.quality)} with {count(dot.size)} parameters" for dot in dots)
     drawing = scatter(dots, f"Accuracy over size: {words}", x_label="final parameters", y_label="accuracy, %")
