@@ -75,10 +75,13 @@ def test_quick_results_are_not_held_against_targets_of_full_training(places):
 
 
 @pytest.mark.parametrize("variant", [{"quick": True}, {"validation": True}, {"quick": True, "validation": True}])
-def test_results_that_were_kept_apart_are_pointed_out(variant, places):
+def test_results_that_were_kept_apart_are_pointed_out(variant, places, monkeypatch):
+    # typer reads TERMINAL_WIDTH once, when another test may have set it to less
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 1000)
+
     def run(results, *options):
         arguments = ["table", "mnist", "--experiments", places.experiments, "--results", results, *options]
-        return CliRunner(env={"COLUMNS": "1000", "TERMINAL_WIDTH": "1000"}).invoke(app, [str(a) for a in arguments])
+        return CliRunner(env={"COLUMNS": "1000"}).invoke(app, [str(a) for a in arguments])
 
     def noted(*options, results=places.results):
         result = run(results, *options)
