@@ -35,10 +35,37 @@ def test_what_is_no_step_or_rank_determination_is_named() -> None:
         rf.CapturedStep(print, 4)
 
 
-@pytest.mark.parametrize("other", [torch.ones(5), torch.ones(6).long()])
-def test_inputs_that_the_graph_would_convert_are_not_for_it(other: torch.Tensor) -> None:
-    captured = rf.CapturedStep(torch.sum)
-    assert captured._fits((other,))
-    captured._graph, captured._inputs = object(), (torch.ones(6),)  # as after a capture
-    assert captured._fits((torch.zeros(6),))
-    assert not captured._fits((other,))
+class OnGPU(torch.Tensor):
+    """Says that it is on a GPU."""
+
+    is_cuda = True
+
+
+FULL, LAST = torch.ones(6), torch.ones(2)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "expected"),
+    [
+        ([FULL] * 6, "beside beside beside capture graph graph graph"),
+        ([FULL, FULL, FULL, LAST, FULL, LAST, FULL], "beside beside beside beside capture graph plain graph"),
+        ([FULL] * 4 + [FULL.long(), FULL.double(), FULL], "beside beside beside capture graph plain plain graph"),
+    ],
+)
+def test_the_graph_is_for_inputs_of_the_kind_that_was_there_often_enough(inputs, expected, monkeypatch) -> None:
+    """Others simply run: a last, smaller batch, or another dtype, which the graph would convert."""
+    seen: list[str] = []
+    captured = rf.CapturedStep(lambda x: (seen.append("plain"), x)[1])
+
+    def capture(inputs: tuple[torch.Tensor, ...]) -> None:
+        seen.append("capture")
+        captured._graph, captured._inputs = object(), inputs
+
+    def note(word: str):
+        return lambda inputs: (seen.append(word), inputs[0])[1]
+
+    for name, method in (("_run_beside", note("beside")), ("_capture", capture), ("_replay", note("graph"))):
+        monkeypatch.setattr(captured, name, method)
+    for x in inputs:
+        captured(x.as_subclass(OnGPU))
+    assert " ".join(seen) == expected

@@ -6,6 +6,7 @@ all at once. Ranks change shapes, so the graph is captured again after every pru
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import final
 
@@ -16,6 +17,8 @@ from rankfold.rank_determination import RankDetermination
 
 # Steps run as they are before a capture, so that lazy initialisation is over by then.
 _WARMUP_STEPS = 3
+
+_Kind = tuple[tuple[torch.Size, torch.dtype], ...]
 
 
 @final
@@ -60,9 +63,11 @@ class CapturedStep:
             raise TypeError(f"a step is called with tensors, got {[type(x).__name__ for x in inputs]}")
         if self._version != self._current_version():
             self._forget()
-        if not inputs[0].is_cuda or not self._fits(inputs):
+        kind = _kind(inputs)
+        if not inputs[0].is_cuda or (self._graph is not None and kind != _kind(self._inputs)):
             return self._step(*inputs)
-        if self._graph is None and self._runs < _WARMUP_STEPS:
+        if self._graph is None and self._runs[kind] < _WARMUP_STEPS:
+            self._runs[kind] += 1
             return self._run_beside(inputs)
         if self._graph is None:
             self._capture(inputs)
@@ -72,18 +77,11 @@ class CapturedStep:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: tuple[Tensor, ...] = ()
         self._output = torch.empty(0)
-        self._runs = 0
+        self._runs: Counter[_Kind] = Counter()  # a last, smaller batch counts for itself
         self._version = self._current_version()
 
     def _current_version(self) -> int:
         return 0 if self._ranks is None else self._ranks.version
-
-    def _fits(self, inputs: tuple[Tensor, ...]) -> bool:
-        """Whether the graph, if there is one, is of such inputs: it would convert what others hold."""
-        if self._graph is None:
-            return True
-        mine, given = ([(x.shape, x.dtype) for x in part] for part in (self._inputs, inputs))
-        return mine == given
 
     def _run_beside(self, inputs: tuple[Tensor, ...]) -> Tensor:
         """Run on a side stream, as a capture asks for; always the same one, as memory is cached for each by itself."""
@@ -92,7 +90,6 @@ class CapturedStep:
         with torch.cuda.stream(stream):
             output = self._step(*inputs)
         torch.cuda.current_stream().wait_stream(stream)
-        self._runs += 1
         return output
 
     def _capture(self, inputs: tuple[Tensor, ...]) -> None:
@@ -110,3 +107,8 @@ class CapturedStep:
         if self._ranks is not None:
             self._ranks.advance()
         return self._output
+
+
+def _kind(inputs: tuple[Tensor, ...]) -> _Kind:
+    """Shapes and dtypes; a graph would convert what inputs of another dtype hold."""
+    return tuple((x.shape, x.dtype) for x in inputs)

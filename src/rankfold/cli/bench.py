@@ -34,7 +34,9 @@ _FEW_THREADS = "1,2" if CORES > 1 else "1"
 _T = TypeVar("_T")
 _Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")]
 _Threads = Annotated[int | None, typer.Option(help="CPU threads, no more than cores; torch's own choice if left out.")]
-_Repeat = Annotated[int, typer.Option(min=3, help="Rounds of one call each; who has taken 15 s sits out the rest.")]
+_Repeat = Annotated[
+    int, typer.Option(min=3, help="Rounds, a turn of each contender; who has taken 15 s sits out the rest.")
+]
 _Only = Annotated[str, typer.Option(help="Run the cases with this in their name, such as 784 or MNIST.")]
 _Formats = Annotated[str | None, typer.Option(help="Such as TTM,CP; all four if left out.")]
 _Out = Annotated[
@@ -48,7 +50,8 @@ _Out = Annotated[
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print all figures as JSON, and nothing else.")]
 _Batch = Annotated[
-    int | None, typer.Option(min=1, help="Batch of the large linear layers; 512 on a CPU, 4096 on CUDA.")
+    int | None,
+    typer.Option(min=1, help="Batch of the large linear layers, also beside --full; 512 on a CPU, 4096 on CUDA."),
 ]
 _Full = Annotated[bool, typer.Option("--full", help="On a CPU too, use the large batches of the GPU.")]
 _DenseTable = Annotated[

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -21,14 +20,14 @@ from rankfold.bench.measure import share_of_cores
 from rankfold.bench.tensorly_peer import installed_version
 from rankfold.cli.bench_table import record_tables
 from rankfold.cli.device import chosen_device
-from rankfold.cli.stopping import exit_code
+from rankfold.cli.stopping import exit_code, nothing_written_yet
 from rankfold.cli.writing import check_folder, writing
-from rankfold.experiments.provenance import device_name, provenance
+from rankfold.experiments.provenance import available_cores, device_name, provenance
 from rankfold.whole_files import write_whole
 
 FILE_WIDTH = 220  # more than the widest table needs
 DEFAULT_FOLDER = Path("runs") / "bench"
-CORES = os.cpu_count() or 1
+CORES = available_cores()
 LEAST_SHARE = 0.9  # of the time of the cores; below it a warning says so
 
 Job = tuple[str, Callable[[], Iterable[Any]]]
@@ -82,17 +81,17 @@ class Session:
 
     def find_ceilings(self) -> Ceilings:
         """Measure what the device can do at most."""
-        with self.console.status("a large copy and a large matrix product"):
+        with nothing_written_yet(), self.console.status("a large copy and a large matrix product"):
             self.ceilings = measure_ceilings(self.device)
         self.console.print(Text(f"{device_name(self.device)} reaches {self.ceilings.rates}", "dim"))
         return self.ceilings
 
     def run(self, jobs: Sequence[Job], closing: Callable[[], RenderableType | None] = lambda: None) -> None:
         """Measure, print and keep, job by job, and then what all of it comes to; as JSON, it is printed at the end."""
-        if self.repeat is not None and self.device.type == "cpu":
-            _warn_of_company(share_of_cores())
         self.waiting = [title for title, _ in jobs]
         try:
+            if self.repeat is not None and self.device.type == "cpu":
+                _warn_of_company(share_of_cores())
             for title, job in jobs:
                 with self.console.status(title):
                     found = list(job())

@@ -39,13 +39,11 @@ def record_tables(record: Mapping[str, Any], console: Console) -> Group:
 
 def _narrowed(grid: Grid, console: Console, quartiles: bool) -> list[Table | Text]:
     """As many columns as there is room for, and which others there are."""
-    count = len(grid.headings)
-    while count > grid.labels + 1:
+    for count in range(len(grid.headings), grid.labels, -1):
         kept = replace(grid, headings=grid.headings[:count], rows=tuple(row[:count] for row in grid.rows))
         table = _table(kept, narrow=True)
         if console.measure(table, options=console.options.update_width(_NO_LIMIT)).minimum <= console.width:
             break
-        count -= 1
     left_out = "; ".join([*(["quartiles"] if quartiles else []), *grid.headings[count:]])
     note = Text(f"  in a wider terminal and in the file: {left_out}", "dim")
     return [table, note] if left_out else [table]

@@ -50,6 +50,11 @@ def git_commit(folder: Path) -> dict[str, Any] | None:
     return {"hash": head, "dirty": bool(changes)}
 
 
+def available_cores() -> int:
+    """Those that this process may use, where the system says so, else those of the machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def device_name(device: torch.device) -> str:
     """Of the GPU or of the processor."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()

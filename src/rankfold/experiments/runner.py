@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +18,7 @@ import torch
 from rankfold.experiments.interrupts import ignored_by_new_processes
 from rankfold.experiments.planning import Schedule
 from rankfold.experiments.progress import Epoch, Listener, Moment, StopAsked
+from rankfold.experiments.provenance import available_cores
 from rankfold.experiments.results import Places, Run
 from rankfold.experiments.run import perform
 from rankfold.whole_files import write_whole
@@ -192,7 +192,7 @@ def _work(connection: Connection, stopping: Flag, places: Places, device: torch.
         if stopping.is_set() and not event.ends:
             raise StopAsked
 
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // jobs))
+    torch.set_num_threads(max(1, available_cores() // jobs))
     while True:
         try:
             run: Run = connection.recv()
